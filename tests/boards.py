@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,18 @@ from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import parse_instant
 
-__all__ = ("Answer", "Board", "loaded_of", "start_board")
+__all__ = ("WORK", "Answer", "Board", "Start", "Visit", "check_page", "loaded_of", "start_board")
+
+#: Starts a board, and opens a page: the fixtures ``board`` and ``visit``.
+Start = Callable[..., "Board"]
+Visit = Callable[..., Any]
+WORK = "apps.once_app.work"
+
+#: All rules, the best practices and those that come with WCAG 2.2 too.
+RULES = {
+    "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
+    "resultTypes": ["violations"],
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,15 @@ def start_board(system: System, *arguments: str, name: str = "board", port: int 
     """Start a board for the system's app; returns once it listens."""
     proc = system.celery("once", "dashboard", "--port", str(port), *arguments, name=name, **env)
     return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
+
+
+def check_page(page: Any) -> set[str]:
+    """Have axe-core try its rules on what a browser shows; returns those that are broken."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    results = Axe().run(page, options=RULES)
+    assert len(results.response["passes"]) > 15, "the rules were tried"
+    return {violation["id"] for violation in results.response["violations"]}
 
 
 def loaded_of(system: System) -> LoadedSchedule:

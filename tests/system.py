@@ -120,6 +120,14 @@ class System:
         assert done.wait(120) == exit_code, done.log
         return done.log
 
+    def status(self, entry: str = "tick") -> dict[str, Any]:
+        """What ``status`` says, and of one entry: ``entry``, and in one line its ``attention``."""
+        asked = self.celery("once", "status", "--json")
+        assert asked.wait(120) in (0, 1), "1 where no beat lives"
+        report = json.loads(asked.log)
+        found = next(each for each in report["entries"] if each["entry"] == entry)
+        return {**report, "entry": found, "attention": "; ".join(found["attention"])}
+
     def pair(self, **worker: Any) -> tuple[list[Proc], list[Proc]]:
         """Two beats and two workers, all ready."""
         workers = [self.worker(f"worker{n}", **worker) for n in (1, 2)]

@@ -25,26 +25,18 @@ from celery_once_beat.wording import printable
 
 __all__ = ("once",)
 
-#: Each command, and where it is. They are imported when one is used: ``celery --help`` doesn't pay for the store.
-_COMMANDS = {
-    "status": "queries",
-    "watch": "queries",
-    "next": "queries",
-    "history": "queries",
-    "audit": "audit",
-    "doctor": "doctor",
-    "ping": "ping",
-    "run": "orders",
-    "backfill": "orders",
-    "pause": "orders",
-    "resume": "orders",
-    "abandon": "orders",
-    "orders": "orders",
-    "schedules": "schedules",
-    "prune": "prune",
-    "dashboard": "serve",
-    "metrics": "serve",
+#: Modules, and the commands in each. They are imported when one is used: ``celery --help`` doesn't pay for the store.
+_MODULES = {
+    "queries": ("status", "watch", "next", "history"),
+    "audit": ("audit",),
+    "doctor": ("doctor",),
+    "ping": ("ping",),
+    "orders": ("run", "backfill", "pause", "resume", "abandon", "orders"),
+    "schedules": ("schedules",),
+    "prune": ("prune",),
+    "serve": ("dashboard", "metrics"),
 }
+_COMMANDS = {name: module for module, names in _MODULES.items() for name in names}
 
 
 class _Commands(click.Group):

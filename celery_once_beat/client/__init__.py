@@ -8,20 +8,3 @@ from .asynchronous import AsyncSchedules
 from .file import Edit, apply, compare, read_file, write_file
 from .orders import Abandoned, OrderedWindow, Orders, Said, log_order
 from .schedules import Schedules
-
-__all__ = (
-    "Abandoned",
-    "AsyncSchedules",
-    "Change",
-    "Edit",
-    "OrderedWindow",
-    "Orders",
-    "Said",
-    "Schedule",
-    "Schedules",
-    "apply",
-    "compare",
-    "log_order",
-    "read_file",
-    "write_file",
-)

@@ -27,6 +27,7 @@ from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff
 from .periods import Period
 from .rrule import MOST_READ, RULE_FIELDS, RRule
+from .strict_json import expect, number_of, typed
 
 __all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
 
@@ -143,8 +144,7 @@ def _codec_of(when: object) -> _Codec:
 
 def read_schedule(fields: object) -> BaseSchedule:
     """Return the schedule that :func:`write_schedule` has written; raises ValueError, or NewerVersionError."""
-    if not isinstance(fields, dict):
-        raise ValueError(f"schedule: found {shown(fields)}, expected an object with a type")  # noqa: TRY004
+    expect("schedule", fields, isinstance(fields, dict), "an object with a type")
     return _made(json.dumps(fields, sort_keys=True))
 
 
@@ -192,20 +192,13 @@ def _placed(when: Any, fields: Fields) -> BaseSchedule:
 # -- Celery's types, and ours
 
 
-def _number(fields: Fields, name: str, least: float, most: float) -> Any:
-    value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{name}: found {shown(value)}, expected a number from {least:g} to {most:g}")
-    return value
-
-
 def _seconds(step: timedelta) -> int | float:
     seconds = step.total_seconds()
     return int(seconds) if seconds == int(seconds) else seconds
 
 
 def _step(fields: Fields) -> timedelta:
-    return timedelta(seconds=_number(fields, "seconds", LEAST_STEP.total_seconds(), MOST_STEP.total_seconds()))
+    return timedelta(seconds=number_of(fields, "seconds", LEAST_STEP.total_seconds(), MOST_STEP.total_seconds()))
 
 
 def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
@@ -221,10 +214,7 @@ def _write_interval(interval: Any, zone: tzinfo | None) -> Fields:
 
 def _read_interval(fields: Fields) -> BaseSchedule:
     step = _step(fields)
-    relative = fields.get("relative", False)
-    if not isinstance(relative, bool):
-        raise ValueError(f"relative: found {shown(relative)}, expected true or false")  # noqa: TRY004
-    made: BaseSchedule = schedule(step, relative=relative)
+    made: BaseSchedule = schedule(step, relative=typed(fields, "relative", bool, "true or false", default=False))
     return made if step % _DAY else _placed(made, fields)
 
 
@@ -250,12 +240,9 @@ def _read_crontab(fields: Fields) -> BaseSchedule:
 
 
 def _read_field(name: str, value: Any) -> Any:
-    if isinstance(value, (str, list)) and len(value) <= _MOST_FIELD:
-        if isinstance(value, str) or all(type(number) is int for number in value):
-            return value
-    elif type(value) is int:
-        return value
-    raise ValueError(f"{name}: found {shown(value)}, expected a crontab field like '*/5' or [1, 31]")
+    numbers = isinstance(value, list) and all(type(number) is int for number in value)
+    fits = type(value) is int or ((numbers or isinstance(value, str)) and len(value) <= _MOST_FIELD)
+    return expect(name, value, fits, "a crontab field like '*/5' or [1, 31]")
 
 
 def _write_solar(sun: Any, _zone: tzinfo | None) -> Fields:
@@ -263,10 +250,10 @@ def _write_solar(sun: Any, _zone: tzinfo | None) -> Fields:
 
 
 def _read_solar(fields: Fields) -> BaseSchedule:
+    lat, lon = number_of(fields, "lat", -90, 90), number_of(fields, "lon", -180, 180)
     event = fields.get("event")
-    lat, lon = _number(fields, "lat", -90, 90), _number(fields, "lon", -180, 180)
-    if not isinstance(event, str):
-        raise ValueError(f"event: found {shown(event)}, expected one like 'sunrise'")  # noqa: TRY004
+    fits = isinstance(event, str) and event.isprintable() and len(event) <= _MOST_FIELD
+    expect("event", event, fits, "one like 'sunrise'")
     try:
         return solar(event, lat, lon)  # type: ignore[arg-type]  # it refuses what is no event
     except ImproperlyConfigured as exc:  # without ephem
@@ -319,7 +306,8 @@ def _write_between(when: Any, zone: tzinfo | None) -> Fields:
 
 
 def _read_between(fields: Fields) -> BaseSchedule:
-    bounds = {name: _text(fields, name) for name in ("start", "end") if name in fields}
+    given = [name for name in ("start", "end") if name in fields]
+    bounds = {name: typed(fields, name, str, "a time like '2026-12-24T18:00'") for name in given}
     return between(read_schedule(fields.get("when")), **bounds, tz=_zone(fields))
 
 
@@ -338,9 +326,7 @@ def _read_excluding(fields: Fields) -> BaseSchedule:
 
 
 def _read_period(fields: Any) -> Period:
-    if not isinstance(fields, dict):
-        raise ValueError(f"periods: found {shown(fields)}, expected an object with a start")  # noqa: TRY004
-    check_known("period", fields, _PERIOD)
+    check_known("period", expect("periods", fields, isinstance(fields, dict), "an object with a start"), _PERIOD)
     without = tuple(_list(fields, "without"))
     return Period(**{"start": None, **fields, "without": without})
 
@@ -359,17 +345,8 @@ def _zone(fields: Fields) -> tzinfo | None:
 
 
 def _list(fields: Fields, name: str) -> list[Any]:
-    value = fields.get(name, [])
-    if not isinstance(value, list):
-        raise ValueError(f"{name}: found {shown(value)}, expected a list")  # noqa: TRY004
-    return value
-
-
-def _text(fields: Fields, name: str) -> str:
-    value = fields[name]
-    if not isinstance(value, str):
-        raise ValueError(f"{name}: found {shown(value)}, expected a time like '2026-12-24T18:00'")  # noqa: TRY004
-    return value
+    found: list[Any] = typed(fields, name, list, "a list", [])
+    return found
 
 
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)

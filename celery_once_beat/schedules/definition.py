@@ -19,7 +19,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
-from .strict_json import MOST_TEXT, read_object
+from .strict_json import MOST_TEXT, expect, read_object, typed
 
 __all__ = ("Change", "Definition", "Schedule", "check_name", "check_words")
 
@@ -223,9 +223,8 @@ def _write(value: object) -> str:
 def _read(text: str) -> Definition:
     """Read a definition strictly; raises ValueError or NewerVersionError."""
     found = read_object(text)
-    version = found.get("v")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"v: found {shown(version)}, expected {_VERSION}")
+    version: Any = found.get("v")
+    expect("v", version, type(version) is int and version > 0, str(_VERSION))
     if version > _VERSION:
         raise NewerVersionError(f"its JSON is of version {version!s:.20}, this is {_VERSION}; upgrade this process")
     check_known("definition", found, _FIELDS)
@@ -233,16 +232,15 @@ def _read(text: str) -> Definition:
     why = why_no_task(task)
     if why:
         raise ValueError(why)
-    if len(task) > _MOST_NAME:
-        raise ValueError(f"task: found {shown(task)}, expected a name of at most {_MOST_NAME} characters")
-    restored = partial(_restored, typed='"__type__"' in text)
+    expect("task", task, len(task) <= _MOST_NAME, f"a name of at most {_MOST_NAME} characters")
+    restored = partial(_restored, marked='"__type__"' in text)
     options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
     for name in options.keys() - _OPTIONS:
         raise ValueError(f"options: found {shown(name)}, expected {', '.join(sorted(_OPTIONS))}")
-    if not isinstance(options.get("queue", ""), str):
-        raise ValueError(f"options['queue']: found {shown(options['queue'])}, expected the name of a queue")  # noqa: TRY004
+    queue = options.get("queue", "")
+    expect("options['queue']", queue, isinstance(queue, str), "the name of a queue")
     return Definition(
         task=task,
         schedule=read_schedule(found.get("schedule")),
@@ -253,18 +251,13 @@ def _read(text: str) -> Definition:
     )
 
 
-def _restored(name: str, found: Mapping[str, Any], kind: type, *, typed: bool) -> Any:
-    """Return a part with Celery's own types, dates say, as a task gets them; not ``typed``: there are none."""
-    value = found.get(name, kind())
-    if not isinstance(value, kind):
-        expected = "a list" if kind is list else "a dict"
-        raise ValueError(f"{name}: found {shown(value)}, expected {expected}")  # noqa: TRY004
-    if not value or not typed:
+def _restored(name: str, found: Mapping[str, Any], kind: type, *, marked: bool) -> Any:
+    """Return a part with Celery's own types, dates say, as a task gets them; not ``marked``: there are none."""
+    value = typed(found, name, kind, f"a {kind.__name__}", kind())
+    if not value or not marked:
         return value
     try:
         restored = celery_json.loads(json.dumps(value))
     except Exception as exc:  # a date that is none, say
         raise ValueError(f"{name}: {shown(exc)}") from exc
-    if not isinstance(restored, kind):
-        raise ValueError(f"{name}: found {shown(restored)}, expected {kind.__name__}")  # noqa: TRY004
-    return restored
+    return expect(name, restored, isinstance(restored, kind), kind.__name__)

@@ -15,10 +15,9 @@ from celery.schedules import BaseSchedule
 
 from celery_once_beat.errors import NewerVersionError, SettingError
 from celery_once_beat.rules import check_anchor
-from celery_once_beat.wording import shown
 
 from .codecs import read_schedule, write_schedule
-from .strict_json import MOST_TEXT, read_object
+from .strict_json import MOST_TEXT, expect, number_of, read_object
 
 __all__ = ("LoadedDefinition",)
 
@@ -26,6 +25,7 @@ __all__ = ("LoadedDefinition",)
 _OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
 #: Most characters of a text, and of the schedule.
 _MOST, _MOST_SCHEDULE = 1024, MOST_TEXT - 8 * 1024
+_MOST_SECONDS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +84,12 @@ class LoadedDefinition:
             task=_typed(said, "task", str),
             schedule=schedule,
             says=says,
-            lease=_seconds(said, "lease") if "lease" in said else None,
+            lease=_seconds(said, "lease"),
             tracked=_typed(said, "tracked", bool, True),
             one_off=_typed(said, "one_off", bool, False),
             anchor=_anchor(said.get("anchor")),
-            spread=_seconds(said, "spread", 0.0),
-            countdown=_seconds(said, "countdown") if "countdown" in said else None,
+            spread=_seconds(said, "spread") or 0.0,
+            countdown=_seconds(said, "countdown"),
             queue=_typed(said, "queue", str) if "queue" in said else None,
             tz=_typed(said, "tz", str) if "tz" in said else None,
         )
@@ -97,16 +97,12 @@ class LoadedDefinition:
 
 def _typed(said: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
     value = said.get(name, default)
-    if not isinstance(value, kind) or (isinstance(value, str) and len(value) > _MOST):
-        raise ValueError(f"{name}: found {shown(value)}, expected {kind.__name__}")
-    return value
+    fits = isinstance(value, kind) and not (isinstance(value, str) and len(value) > _MOST)
+    return expect(name, value, fits, kind.__name__)
 
 
-def _seconds(said: dict[str, Any], name: str, default: float | None = None) -> float:
-    value = said.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:  # noqa: PLR2004
-        raise ValueError(f"{name}: found {shown(value)}, expected a number of seconds")
-    return float(value)
+def _seconds(said: dict[str, Any], name: str) -> float | None:
+    return float(number_of(said, name, 0, _MOST_SECONDS, "a number of seconds")) if name in said else None
 
 
 def _anchor(value: object) -> datetime | None:

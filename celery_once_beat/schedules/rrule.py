@@ -24,6 +24,8 @@ from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import PureSchedule, budget, spend
 from celery_once_beat.wording import shown
 
+from .strict_json import expect
+
 __all__ = ("HORIZON", "MOST_READ", "RULE_FIELDS", "RRule")
 
 _DAY = timedelta(days=1)
@@ -320,8 +322,7 @@ def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, An
     if interval != 1:
         fields["interval"] = interval
     wkst = _weekdays("wkst", rule.get("wkst", 0), 0)
-    if len(wkst) > 1:
-        raise ValueError(f"wkst: found {shown(rule['wkst'])}, expected one weekday")
+    expect("wkst", rule.get("wkst"), len(wkst) == 1, "one weekday")
     if wkst != ["MO"]:
         (fields["wkst"],) = wkst
     if "count" in rule:
@@ -364,9 +365,8 @@ def _all(value: Any) -> list[Any]:
 
 
 def _whole(name: str, value: object, most: int) -> int:
-    if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{name}: found {shown(value)}, expected a whole number from 1 to {most}")
-    return value
+    found: int = expect(name, value, type(value) is int and 1 <= value <= most, f"a whole number from 1 to {most}")
+    return found
 
 
 def _numbers(name: str, value: object, known: Collection[int]) -> list[int]:

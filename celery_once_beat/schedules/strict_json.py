@@ -1,14 +1,15 @@
-"""JSON from Redis, read strictly: it isn't trusted."""
+"""JSON from Redis, read strictly: it isn't trusted. A ValueError says what was found and what was expected."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from celery_once_beat.wording import shown
 
-__all__ = ("MOST_TEXT", "read_object")
+__all__ = ("MOST_TEXT", "expect", "number_of", "read_object", "typed")
 
 #: Most bytes of a definition's JSON, and most characters of any that is read.
 MOST_TEXT = 64 * 1024
@@ -35,6 +36,26 @@ def read_object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"found {shown(found)}, expected an object")  # noqa: TRY004
     return found
+
+
+def expect(name: str, value: Any, fits: object, expected: str) -> Any:
+    """Return the value of a field; raises ValueError unless it ``fits``."""
+    if not fits:
+        raise ValueError(f"{name}: found {shown(value)}, expected {expected}")
+    return value
+
+
+def typed(fields: Mapping[str, Any], name: str, kind: type, expected: str, default: object = None) -> Any:
+    """Return a field of one of JSON's types; raises ValueError."""
+    value = fields.get(name, default)
+    return expect(name, value, isinstance(value, kind), expected)
+
+
+def number_of(fields: Mapping[str, Any], name: str, least: float, most: float, expected: str = "") -> Any:
+    """Return a field that is a number from ``least`` to ``most``; raises ValueError."""
+    value = fields.get(name)
+    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+    return expect(name, value, fits, expected or f"a number from {least:g} to {most:g}")
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -20,6 +20,13 @@ if TYPE_CHECKING:  # loaded also where the folder's extra isn't installed
 _CUT = re.compile(r"net::ERR_|with a status of (409|422)")
 
 
+@pytest.fixture(autouse=True)
+def no_law(request: pytest.FixtureRequest) -> None:
+    """What is looked at here is written by hand: no account has to balance."""
+    if "system" in request.fixturenames:
+        request.getfixturevalue("system").check_law = False
+
+
 @pytest.fixture
 def board(system: System) -> Callable[..., Board]:
     """Start a board for the system's app, with these options of the command, and this environment."""
@@ -42,7 +49,12 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
-    """Open a page as one viewer; an error of its script, a breach of its policy or an alert fails the test."""
+    """Open a page as one viewer; an error of its script, a breach of its policy or an alert fails the test.
+
+    ``live``: returns once it says that it is.
+    """
+    from playwright.sync_api import expect
+
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
@@ -54,7 +66,7 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
         complaints.append(f"alert: {dialog.message}")
         dialog.dismiss()
 
-    def open_page(url: str, **options: Any) -> Page:
+    def open_page(url: str, *, live: bool = False, **options: Any) -> Page:
         contexts.append(chromium.new_context(**options))
         page = contexts[-1].new_page()
         page.set_default_timeout(60_000)
@@ -62,6 +74,8 @@ def visit(chromium: Browser) -> Iterator[Callable[..., Page]]:
         page.on("dialog", alerted)
         page.on("console", said)
         page.goto(url)
+        if live:
+            expect(page.locator("#connection")).to_have_text("live")
         return page
 
     yield open_page

@@ -6,6 +6,7 @@ A fault is caused with real beats, workers and servers. A real exporter tells of
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -45,7 +46,6 @@ class Watched:
     def __init__(self, system: System, directory: Path) -> None:
         self.system = system
         self.recording = Recording(directory)
-        system.check_law = False
 
     def export(self, *arguments: str, **env: Any) -> Proc:
         """Start the exporter; returns once it listens."""
@@ -191,7 +191,14 @@ def test_a_body_hangs(watched: Watched) -> None:
     system.store.pause("tick")
     behind = len(system.account().open) - 1
     watched.phase("stuck_windows", lambda stuck: stuck == behind, entry="tick")
-    assert watched.last("hung_windows", entry="tick") == 1
+    assert watched.last("hung_windows", entry="tick") == watched.last("workers") == 1
+    for name in ("oldest_running_window_age_seconds", "oldest_open_window_age_seconds"):
+        assert watched.last(name, entry="tick") > 60
+    seen = system.status()
+    assert re.search(r"1 running for \d+ min .* on .*, the longest before took 0\.", seen["attention"])
+    assert f"nothing else of the queue '{system.queue}' either" in seen["attention"]
+    assert (seen["entry"]["silent"], seen["entry"]["overdue"]) == (0, 0)
+    assert f"warn  workers: no worker for the queue '{system.queue}'" in system.once("doctor", exit_code=1)
     beat.stop()
     system.once("abandon", "tick", "--running", "--yes")
     watched.phase("open_windows", lambda number: number == 0, entry="tick")
@@ -212,6 +219,7 @@ def test_windows_are_skipped(watched: Watched) -> None:
     worker, beat = system.worker(concurrency=2).wait_ready(), system.beat().wait_ready()
     watched.phase("skipped_in_a_row", lambda skipped: skipped >= 3, entry="tick")
     skipped = watched.last("skipped_in_a_row", entry="tick")
+    assert re.search(r"the last \d+ windows are skipped", system.status()["attention"])
     worker.kill()
     beat.stop()
     system.entries["tick"]["args"] = [0.05]
@@ -235,6 +243,7 @@ def test_a_worker_stands_still(watched: Watched) -> None:
     beat.stop()
     with system.procs_paused(worker):
         watched.phase("silent_windows", lambda silent: silent == 1, entry="tick")
+        assert re.search(r"1 running, not heard of for .*, on (worker|celery)@", system.status()["attention"])
     watched.phase("silent_windows", lambda silent: silent == 0, entry="tick")
     fires = [{"entry": "tick", "summary": "tick: the worker that runs 1 windows isn't heard of"}]
     watched.check("OnceWorkerSilent", {(0, END): [], (1, 1): [], (1, 3): fires, (1, END): fires, (2, END): []})

@@ -48,7 +48,6 @@ def serve(procs: Processes, redis_url: str, tmp_path: Path) -> Serve:
 
 def get(proc: Proc, path: str, **headers: str) -> tuple[int, str]:
     port = re.search(r":(\d+)", proc.log.partition("//")[2])
-    assert port
     with closing(http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=30)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()

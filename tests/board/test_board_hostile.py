@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import filled
 import pytest
-from boards import Board, loaded_of
-from playwright.sync_api import Browser, Page, expect
+from boards import WORK, Start, Visit, loaded_of
+from playwright.sync_api import Browser, expect
 from system import System
 
 pytestmark = pytest.mark.xdist_group("chromium")
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 #: A name, and how the page writes it.
 NAMES = {
     "<script>alert(1)</script>": "<script>alert(1)</script>",
@@ -39,13 +35,11 @@ NAMES = {
 @pytest.mark.long
 def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit) -> None:
     """Markup, quotes, control characters, marks that turn text around: text on the page, in labels and stories."""
-    system.check_law = False
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in NAMES}
     loaded = loaded_of(system)
     filled.load(system.store, list(loaded.entries), timedelta(hours=2, minutes=1))
     filled.execute(system.store, filled.claim(system.store, list(loaded.entries)))
-    page = visit(board().url)
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(board().url, live=True)
     assert sorted(page.locator("[role=rowheader] a").all_text_contents()) == sorted(NAMES.values())
     filled.execute(system.store, filled.claim(system.store, list(loaded.entries)), "failed")
     for shown in NAMES.values():
@@ -77,7 +71,6 @@ def says(shown: str) -> re.Pattern[str]:
 
 def test_a_policy_stops_what_would_get_through(system: System, board: Start, chromium: Browser) -> None:
     """Were a name to become markup after all, the browser wouldn't run it: inline script, handler, foreign image."""
-    system.check_law = False
     page = chromium.new_page()
     page.goto(board().url)
     ran = page.evaluate(
@@ -113,7 +106,6 @@ def test_a_policy_stops_what_would_get_through(system: System, board: Start, chr
 
 def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
     """Keys that aren't ours, or were spoilt, are said at their entry; the others are shown as ever."""
-    system.check_law = False
     system.entries = {name: {"task": WORK, "every": 3600.0} for name in ("good", "typed", "fields", "past", "ancient")}
     store = system.store
     filled.fill(store, loaded_of(system), 1, timedelta(hours=1, minutes=1))
@@ -163,7 +155,6 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
 
 def test_the_list_of_beats_is_no_list(system: System, board: Start, visit: Visit) -> None:
     """What concerns all entries is said above them, by the key's name."""
-    system.check_law = False
     with system.client() as client:
         client.set("once:beats", "not ours", ex=600)
     page = visit(board().url)

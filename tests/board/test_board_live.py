@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import filled
 import pytest
-from boards import Board, loaded_of
+from boards import WORK, Start, Visit, loaded_of
 from playwright.sync_api import Browser, Locator, Page, expect
 from processes import wait_until
 from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.store import Ending
-from celery_once_beat.windows import format_instant, parse_instant, task_id
+from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
 
-Start = Callable[..., Board]
-Visit = Callable[..., Page]
 
-WORK = "apps.once_app.work"
 #: Nothing is published or executed again since the machine is busy.
 PATIENT = {
     "once_beat_claim_lease": 10.0,
@@ -53,10 +50,8 @@ def focused(page: Page) -> str:
 @pytest.mark.long
 def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     """Beats and windows come, end and go without a reload; a failure is marked; so is that no beat is left."""
-    system.check_law = False
     system.entries = ENTRIES
-    page = visit(f"{board().url}/?zoom=hour")
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(f"{board().url}/?zoom=hour", live=True)
     expect(page.get_by_text("No beat lives: nothing is claimed.")).to_be_visible()
     expect(row(page, "tick").locator(".cells")).to_have_text("no window yet")
     page.evaluate("window.loaded = 'once'")
@@ -84,7 +79,6 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
 @pytest.mark.long
 def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None:
     """One that begins a window is named, with what it runs, without a reload."""
-    system.check_law = False
     system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
     rows = list(loaded_of(system).entries)
     filled.load(system.store, rows, timedelta(hours=1, minutes=1))
@@ -154,7 +148,6 @@ def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) ->
 def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit) -> None:
     """While its window runs and ends, the story on the page is told on; the keyboard stays where it is."""
     system.entries = {"long": {"task": WORK, "every": 3600.0, "args": [5]}}
-    system.check_law = False
     loaded = loaded_of(system)
     filled.load(system.store, list(loaded.entries), timedelta(hours=1, minutes=1))
     (window,) = filled.claim(system.store, list(loaded.entries))
@@ -177,13 +170,11 @@ def test_a_story_that_is_open_goes_on(system: System, board: Start, visit: Visit
 @pytest.mark.long
 def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     """One stop of Tab leads into the grid; arrows, Home, End, Page keys go through it; Enter opens, Esc comes back."""
-    system.check_law = False
     system.entries = {f"entry-{n:02}": {"task": WORK, "every": 600.0} for n in range(30)}
     system.entries["never-ran"] = {"task": WORK, "cron": "30 2 29 2 *"}
     loaded = loaded_of(system)
     filled.fill(system.store, loaded, 3, timedelta(minutes=35))
-    page = visit(f"{board().url}/?zoom=hour")
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(f"{board().url}/?zoom=hour", live=True)
     rows = page.locator("[role=row]:has(a)")
     names = rows.locator("[role=rowheader] a").all_text_contents()
 
@@ -258,7 +249,6 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
 
 def test_a_menu_that_is_opened_while_a_view_is_read_stays_open(system: System, board: Start, visit: Visit) -> None:
     """However slow the server is: the page that comes doesn't close what somebody opened meanwhile."""
-    system.check_law = False
     system.entries = {"nightly": {"task": WORK, "every": 600.0}}
     loaded_of(system)
     there = board()
@@ -279,7 +269,6 @@ def query_of(page: Page) -> dict[str, list[str]]:
 @pytest.mark.long
 def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> None:
     """However slow the server is: what is chosen before the last choice is shown is added to it."""
-    system.check_law = False
     system.entries = {f"{area}-{n}": {"task": WORK, "every": 600.0} for area in ("billing", "mail") for n in range(60)}
     loaded_of(system)
     there = board()
@@ -313,7 +302,6 @@ def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> N
 @pytest.mark.long
 def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) -> None:
     """What is chosen stands in the address; whoever opens it sees the same; Back leads to the view before."""
-    system.check_law = False
     system.entries = {f"{area}-{n}": {"task": WORK, "every": 600.0} for area in ("billing", "mail") for n in range(3)}
     loaded = loaded_of(system)
     filled.fill(system.store, loaded, 2, timedelta(minutes=35), ("failed", "done"))
@@ -358,35 +346,10 @@ def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) 
 
 
 @pytest.mark.long
-def test_only_what_needs_attention(system: System, board: Start, visit: Visit) -> None:
-    """The filter is an address of its own; what comes to need attention while it is on comes to be shown."""
-    system.check_law = False
-    # One window within the last hour, whatever the clock says: none is due that nobody has claimed.
-    anchor = format_instant(datetime.now(timezone.utc) - timedelta(minutes=30))
-    system.entries = {f"entry-{n}": {"task": WORK, "every": 3600.0, "anchor": anchor} for n in range(4)}
-    loaded = loaded_of(system)
-    filled.fill(system.store, loaded, 1, timedelta(minutes=45))
-    page = visit(board().url)
-    expect(page.locator("#headline")).to_have_text("4 entries, 0 need attention")
-    page.get_by_role("link", name="Show only what needs attention").click()
-    expect(page.locator("[role=rowheader]")).to_have_count(0)
-    assert page.url.endswith("/?only=attention")
-    system.store.pause("entry-2")
-    expect(page.locator("[role=rowheader]")).to_have_count(1)
-    expect(page.locator("[role=rowheader]")).to_contain_text("entry-2 paused")
-    page.reload()
-    expect(page.locator("[role=rowheader]")).to_have_count(1)
-    expect(page.locator("#connection")).to_have_text("live")
-    page.get_by_role("link", name="Show all entries").click()
-    expect(page.locator("[role=rowheader]")).to_have_count(4)
-
-
-@pytest.mark.long
 def test_redis_goes_away_and_comes_back(
     system: System, board: Start, visit: Visit, start_redis: Callable[..., RedisServer]
 ) -> None:
     """The page says so, and keeps showing what it knew; nobody has to reload it. So it is when it starts without."""
-    system.check_law = False
     server = start_redis()
     system.use_store(server.url())
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
@@ -418,13 +381,11 @@ def test_redis_goes_away_and_comes_back(
 @pytest.mark.long
 def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit: Visit) -> None:
     """The page says that it isn't live, and is again when the board is; also where that one has other entries."""
-    system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
     filled.fill(system.store, loaded_of(system), 1, timedelta(minutes=61))
     port = free_port()  # nobody gets it as long as the board is away
     there = board(port=port)
-    page = visit(there.url)
-    expect(page.locator("#connection")).to_have_text("live")
+    page = visit(there.url, live=True)
     page.get_by_role("searchbox").fill("t")
     expect(page).to_have_url(re.compile("q=t$"))
     expect(page.locator("#connection")).to_have_text("live")
@@ -449,7 +410,6 @@ def looks(system: System) -> int:
 @pytest.mark.long
 def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: Visit) -> None:
     """Redis is read once for all viewers, and not at all for a page that is hidden or closed."""
-    system.check_law = False
     there = board()
     pages = [visit(there.url) for _ in range(5)]
     for page in pages:
@@ -487,7 +447,6 @@ TOKEN = "a-token-of-the-tests-0123456789"
 @pytest.mark.long
 def test_the_token_lets_a_browser_in(system: System, board: Start, chromium: Browser) -> None:
     """Typed, or as a link on another site's page, in a chat say; it isn't in the address afterwards."""
-    system.check_law = False
     there = board(ONCE_BOARD_TOKEN=TOKEN)
     link = f'<a href="{there.url}/?only=attention&token={TOKEN}">the board</a>'
     for way in ("typed", "linked"):

@@ -66,77 +66,22 @@ def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) 
     return system.celery("once", "metrics", *arguments, name=name, **env)
 
 
-@pytest.mark.long
-def test_what_a_pair_did(system: System) -> None:
-    """Outcomes, lateness, duration, what is open, which beats live: as the store has them."""
-    system.entries = {
-        "tick": {"task": WORK, "every": 1.0},
-        "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
-        "wrong": {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}},
-        "later": {"task": WORK, "cron": "30 2 29 2 *"},
-    }
-    system.check_law = False
-    beats, workers = system.pair(pool="solo")
-    system.wait_done(3)
-    wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 60)
-    with system.client() as client:
-        wait_until(lambda: client.zcard("once:beats") == 2, "both beats are heard of", 60)
-    alive = metrics(system)
-    assert alive.wait() == 0
-    assert value(read(alive.log), "beats_alive") == 2
-    for proc in (beats[1], workers[1]):
-        proc.stop()  # of two the window that ends last needn't be the newest
-    failed = system.outcomes("failing")["failed"]
-    system.wait_done(3)
-    wait_until(lambda: system.outcomes("failing")["failed"] >= failed + 3, "more have failed", 60)
-    for entry in ("tick", "failing"):
-        system.store.pause(entry)
-    wait_until(lambda: not (system.account("tick").open or system.account("failing").open), "all have ended", 60)
-    for proc in (*beats, *workers):
-        proc.stop()
-
-    there = metrics(system, name="again")
-    assert there.wait() == 0
-    told = read(there.log)
-    assert value(told, "store_up") == 1
-    assert 0 < value(told, "store_latency_seconds") < 2
-    assert value(told, "beats_alive") == 0
-    for entry, outcome in (("tick", "done"), ("failing", "failed")):
-        account = system.account(entry)
-        assert value(told, "windows_total", entry=entry, outcome=outcome) == account.counts[outcome]
-        assert value(told, "windows_total", entry=entry, outcome="missed") == 0
-        assert value(told, "open_windows", entry=entry) == 0
-        assert value(told, "overdue_windows", entry=entry) == 0
-        assert value(told, "refused_copies_total", entry=entry) == account.refused
-        assert value(told, "paused", entry=entry) == 1
-        last = system.store.account(entry)
-        assert last
-        newest = value(told, "last_window_start_timestamp_seconds", entry=entry)
-        assert newest == last.cursor.timestamp()
-        assert 0 <= value(told, "last_window_lateness_seconds", entry=entry) < 60
-        for name in ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds"):
-            assert value(told, f"{name}_count", entry=entry) == account.counts[outcome]
-            assert value(told, f"{name}_bucket", entry=entry, le="+Inf") == account.counts[outcome]
-    assert 0.05 <= value(told, "last_window_duration_seconds", entry="tick") < 60
-    assert value(told, "window_duration_seconds_sum", entry="tick") >= 0.05 * system.account("tick").counts["done"]
-    assert "later" not in entries(told, "last_window_lateness_seconds")
-    assert value(told, "next_window_start_timestamp_seconds", entry="later") > newest
-    assert value(told, "attention", entry="failing") == value(told, "attention", entry="wrong") == 1
-    assert {kind: value(told, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")} == {
-        "scheduled": 3,
-        "left out": 1,
-        "stranger": 0,
-    }
+def serve(system: System, *arguments: str, name: str = "metrics") -> tuple[Proc, str]:
+    """An exporter, and where it listens."""
+    proc = metrics(system, "--port", "0", *arguments, name=name)
+    return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.\d:\d+)/metrics")[1]
 
 
 def test_one_look_is_told_alike_everywhere(system: System) -> None:
-    """The command, its server and the board say the same; in Prometheus's text and as OpenMetrics."""
-    system.check_law = False
+    """The command, its server and the board say what the store has; in Prometheus's text and as OpenMetrics."""
     # Weeks: no window's time comes between two looks.
     system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
     filled.fill(system.store, loaded_of(system), 3, timedelta(days=22), ["done", "failed"])
-    alone = metrics(system, "--port", "0", name="alone")
-    url = alone.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    system.store.pause("b")
+    filled.beat_lives(system.store)
+    system.entries["wrong"] = {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}}
+    system.entries["later"] = {"task": WORK, "cron": "30 2 29 2 *"}
+    alone, url = serve(system, name="alone")
     board = start_board(system)
     once = metrics(system, name="once")
     assert once.wait() == 0
@@ -145,7 +90,25 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
         return {key: number for key, number in read(text).items() if "latency" not in key[0]}
 
     said = steady(once.log)
-    assert value(said, "windows_total", entry="a", outcome="done") == 2
+    assert value(said, "store_up") == value(said, "beats_alive") == 1
+    histograms = ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds")
+    for entry in ("a", "b"):
+        for name in ("open_windows", "overdue_windows", "refused_copies_total"):
+            assert value(said, name, entry=entry) == 0
+        for outcome, number in {"done": 2, "failed": 1, "missed": 0}.items():
+            assert value(said, "windows_total", entry=entry, outcome=outcome) == number
+        for name in histograms:
+            assert value(said, f"{name}_count", entry=entry) == 3
+        newest = value(said, "last_window_start_timestamp_seconds", entry=entry)
+        assert newest == system.account(entry).cursor.timestamp()
+        assert value(said, "last_window_lateness_seconds", entry=entry) > 86_400
+        assert value(said, "last_window_duration_seconds", entry=entry) < 60
+    assert [value(said, "paused", entry=entry) for entry in ("a", "b")] == [0, 1]
+    assert "later" not in entries(said, "last_window_lateness_seconds")
+    assert value(said, "next_window_start_timestamp_seconds", entry="later") > newest
+    assert value(said, "attention", entry="wrong") == 1
+    kinds = {kind: value(said, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")}
+    assert kinds == {"scheduled": 3, "left out": 1, "stranger": 0}
     assert steady(ask(url, "/metrics")[1]) == said
     answer = board.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -169,9 +132,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 
 def test_the_server_is_for_this_machine(system: System) -> None:
     """It listens on loopback, refuses names that aren't this machine's, methods that don't read, other paths."""
-    system.check_law = False
-    proc = metrics(system, "--port", "0")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    proc, url = serve(system)
     for host in ("evil.example", "127.0.0.1.evil.example", ""):
         assert ask(url, "/metrics", host=host)[0] == 400
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
@@ -184,18 +145,12 @@ def test_the_server_is_for_this_machine(system: System) -> None:
 
 
 def test_it_listens_where_it_is_told(system: System) -> None:
-    """On one address alone; what can't be listened on, and an address without a port, is one line."""
-    system.check_law = False
-    proc = metrics(system, "--host", "127.0.0.2", "--port", "0")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.2:\d+)/metrics")[1]
+    """On one address alone; an address without a port is refused."""
+    _, url = serve(system, "--host", "127.0.0.2")
     assert ask(url, "/metrics")[0] == 200
     assert ask(url, "/metrics", host="evil.example")[0] == 400
     with pytest.raises(ConnectionRefusedError):
         ask(f"127.0.0.1:{url.rpartition(':')[2]}", "/metrics")
-    nowhere = metrics(system, "--host", "192.0.2.1", "--port", "0", name="nowhere")
-    assert nowhere.wait() == os.EX_CONFIG
-    assert nowhere.log.startswith("once: --host, --port: can't listen on '192.0.2.1', port 0: ")
-    assert nowhere.log.count("\n") == 1
     printed = metrics(system, "--host", "127.0.0.1", name="printed")
     assert printed.wait() == 2
     assert "--host says where to serve, and needs --port" in printed.log
@@ -204,7 +159,6 @@ def test_it_listens_where_it_is_told(system: System) -> None:
 @pytest.mark.parametrize(("address", "status"), [("127.0.0.1", 400), ("::1", 400), ("0.0.0.0", 200), ("10.1.2.3", 200)])
 def test_who_listens_for_others_answers_to_any_name(system: System, address: str, status: int) -> None:
     """Prometheus calls a pod by its address or its name. On a loopback another name is another site's."""
-    system.check_law = False
     view = View(Celery("exported", broker=system.broker_url, set_as_current=False), system.store.settings)
     answered: list[str] = []
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_HOST": "metrics.pod:9466"}
@@ -216,9 +170,7 @@ def test_who_listens_for_others_answers_to_any_name(system: System, address: str
 
 def test_so_many_clients_at_a_time(system: System) -> None:
     """Those that say nothing keep a thread each; beyond the most, one is turned away, and Prometheus comes again."""
-    system.check_law = False
-    proc = metrics(system, "--port", "0")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    _, url = serve(system)
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     silent = [socket.create_connection(address, timeout=30) for _ in range(MOST_CLIENTS)]
     with socket.create_connection(address, timeout=30) as another:
@@ -231,9 +183,7 @@ def test_so_many_clients_at_a_time(system: System) -> None:
 @pytest.mark.long
 def test_a_byte_now_and_then_keeps_no_client_in(system: System) -> None:
     """A request has so much time as a whole: 40 clients that send a byte each moment are ended, and others come in."""
-    system.check_law = False
-    proc = metrics(system, "--port", "0")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    proc, url = serve(system)
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
     with ExitStack() as clients:
         slow = [clients.enter_context(socket.create_connection(address, timeout=30)) for _ in range(40)]
@@ -257,15 +207,13 @@ def _answers(url: str) -> bool:
 @pytest.mark.long
 def test_without_redis(system: System, start_redis: Any) -> None:
     """The command says so in one line; what serves goes on, tells that Redis is away and nothing old, and recovers."""
-    system.check_law = False
     nowhere = metrics(system, STORE_URL=f"redis://127.0.0.1:{free_port()}/0")
     assert nowhere.wait() == os.EX_UNAVAILABLE
     assert nowhere.log.startswith("once: Redis: ")
     assert nowhere.log.count("\n") == 1
     server: RedisServer = start_redis()
     system.use_store(server.url())
-    proc = metrics(system, "--port", "0", name="serving")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    proc, url = serve(system, name="serving")
     board = start_board(system)
 
     def up() -> list[Samples]:
@@ -359,7 +307,7 @@ def status(name: str, done: int = 0, failed: int = 0, urgency: int = 0, **more: 
 
 
 def test_what_needs_attention_has_series_first() -> None:
-    """Not the first by name: the entries somebody should look at, the most urgent of them first."""
+    """The entries somebody should look at, the most urgent first; then who had series, until others need the place."""
     looks = Looks(3)
     calm = [status(f"a{n}") for n in range(5)]
     assert entries(looks.look(*calm), "open_windows") == {"a0", "a1", "a2", OTHERS}
@@ -367,19 +315,9 @@ def test_what_needs_attention_has_series_first() -> None:
     assert entries(told, "open_windows") == {"zebra", "yak", "a0", OTHERS}
     told = looks.look(*calm, status("zebra", urgency=3), *(status(f"x{n}", urgency=2) for n in range(5)))
     assert entries(told, "open_windows") == {"zebra", "x0", "x1", OTHERS}
-
-
-def test_series_stay() -> None:
-    """An entry that needs no attention any more keeps its series, while no other needs the place."""
-    looks = Looks(2)
-    calm = [status(f"a{n}") for n in range(5)]
-    looks.look(*calm, status("zebra", urgency=3))
-    assert entries(looks.look(*calm, status("zebra")), "open_windows") == {"zebra", "a0", OTHERS}
-    assert entries(looks.look(*calm, status("zebra"), status("yak", urgency=1)), "open_windows") == {
-        "yak",
-        "a0",
-        OTHERS,
-    }
+    assert entries(looks.look(*calm, status("zebra")), "open_windows") == {"zebra", "a0", "a1", OTHERS}
+    told = looks.look(*calm, status("zebra"), status("yak", urgency=1))
+    assert entries(told, "open_windows") == {"yak", "a0", "a1", OTHERS}
 
 
 def test_what_others_counted_never_falls_and_never_jumps() -> None:
@@ -442,13 +380,11 @@ def test_histograms_are_prometheus_own() -> None:
 
 def test_a_foreign_histogram_is_left_out_and_named_once(system: System) -> None:
     """That one of that entry alone; nothing else is missing."""
-    system.check_law = False
     system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
     filled.fill(system.store, loaded_of(system), 3, timedelta(days=22))
     with system.client() as client:
         client.hset(system.store.entry_key("b"), "times", "\x1b[31mgarbage")
-    proc = metrics(system, "--port", "0")
-    url = proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
+    proc, url = serve(system)
     for _ in range(3):
         told = read(ask(url, "/metrics")[1])
         assert entries(told, "window_duration_seconds_count") == {"a"}
@@ -481,7 +417,6 @@ def test_hostile_names(accept: str) -> None:
 
 def test_strangers_have_no_label(system: System) -> None:
     """What Redis holds beside our schedule is counted, and named by nobody: it may be any number."""
-    system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 3600.0}}
     with system.client() as client:
         for n in range(300):
@@ -524,7 +459,6 @@ def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
     check_query(rule["expr"], labels_told())
     grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
     for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
-        assert grouped
         assert label in grouped[1]
     told = read(expose(report(["a"])))
     for outcome in re.findall(r"outcome=~?\"([^\"]+)\"", rule["expr"]):

@@ -14,8 +14,6 @@ from prometheus import PrometheusServer
 from queries import check_query
 from system import System
 
-from celery_once_beat.store.model import BOUNDS
-
 pytestmark = pytest.mark.long
 
 DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "grafana.json").read_text())
@@ -53,7 +51,6 @@ def export(system: System, name: str = "exporter", port: str = "0") -> tuple[Pro
 
 def test_every_query_of_the_dashboard_is_answered(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
     """Each parses and asks for metrics and labels that are told; Prometheus answers each with numbers."""
-    system.check_law = False
     system.entries = {
         "tick": {"task": WORK, "every": 1.0},
         "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},
@@ -124,7 +121,6 @@ def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
     system: System, prometheus: Callable[..., PrometheusServer]
 ) -> None:
     """The counters are the store's: no exporter's start begins them anew, and each scraper sees all of them."""
-    system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 1.0}}
     one, address = export(system, "one")
     _, other = export(system, "other")
@@ -147,35 +143,3 @@ def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
     export(system, "one again", address.rpartition(":")[2])
     wait_until(lambda: scraped() == [done, done] and not server.query("up == 0"), "it is back", 60)
     assert {found["value"][1] for found in server.query(f"resets({count}[10m])")} == {"0"}
-
-
-def scraped_while_it_ticks(system: System, prometheus: Callable[..., PrometheusServer]) -> PrometheusServer:
-    """A server that scrapes an exporter, while a beat and a worker run a window each second."""
-    system.check_law = False
-    system.entries = {"tick": {"task": WORK, "every": 1.0}}
-    _, address = export(system)
-    server = prometheus(address)
-    system.worker().wait_ready()
-    system.beat().wait_ready()
-    return server
-
-
-def test_a_store_that_lost_its_data_is_a_reset(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
-    """Counters begin anew, and Prometheus counts on."""
-    server = scraped_while_it_ticks(system, prometheus)
-    count = f'{PREFIX}window_duration_seconds_count{{entry="tick"}}'
-    wait_until(lambda: server.values(f"increase({count}[10m])").get("tick", 0) >= 2, "it saw some counted", 60)
-    with system.client() as client:
-        client.delete(system.store.entry_key("tick"))
-    wait_until(lambda: server.values(f"resets({count}[10m])").get("tick") == 1, "Prometheus saw the reset", 60)
-    wait_until(lambda: server.values(count).get("tick", 0) >= 1, "they count again", 60)
-    assert server.values(f"increase({count}[10m]) > {count}"), "what was counted before isn't lost"
-
-
-def test_what_a_histogram_says(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
-    """A quantile by Prometheus lies in the bucket in which the store's history has it."""
-    server = scraped_while_it_ticks(system, prometheus)
-    # A body of this task takes 50 ms and more: the second bucket, or on a slow machine a later one.
-    query = f'histogram_quantile(0.5, rate({PREFIX}window_duration_seconds_bucket{{entry="tick"}}[1m]))'
-    found = wait_until(lambda: [v for v in server.values(query).values() if math.isfinite(v)], "a quantile", 60)
-    assert BOUNDS[0] / 1000 <= found[0] < 60

@@ -121,6 +121,11 @@ class Shop(System):
             beat.wait_ready()
         return beats
 
+    def start(self) -> list[Proc]:
+        """A worker, and two beats."""
+        self.worker().wait_ready()
+        return self.beats()
+
     def ran(self, entry: str) -> list[str]:
         """The windows that are recorded as done, each as often as it is."""
         return sorted(event["start"] for event in self.ledger.read("recorded", entry=entry))

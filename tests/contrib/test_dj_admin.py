@@ -98,6 +98,12 @@ def see(shop: Shop, who: str = "anna", path: str = "") -> str:
     return page
 
 
+def page_of(shop: Shop) -> str:
+    """The list of a project with one row."""
+    shop.orm("row('quick', interval=every(1))")
+    return see(shop)
+
+
 def act(shop: Shop, action: str, *names: str, who: str = "anna", note: str = "", token: bool = True) -> tuple[int, str]:
     """What the page says when an action was carried out: the status, and its messages."""
     status, page = shop.orm.value(f"act({who!r}, {action!r}, {names!r}, {note!r}, {token!r})")
@@ -134,8 +140,7 @@ row("<b>hostile</b>", interval=every(3600))
 def test_each_row_says_how_it_stands(admin: Shop) -> None:
     """In the list and in its form: the next start, the last windows with their outcome, why it is left out."""
     admin.orm(ROWS)
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_loaded("quick", "daily")
     admin.wait_ran("quick", 4)
     page = see(admin)
@@ -173,8 +178,7 @@ def test_the_newest_window_runs_by_order(admin: Shop) -> None:
     """As a window, also one that ran before, and by a beat; who ordered it stands in the row's history."""
     admin.orm(ROWS)
     admin.orm("row('hourly', interval=every(3600))")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_loaded("hourly")
     assert admin.ran("hourly") == []
     status, said = act(admin, "once_run", "hourly", "off", "wrong")
@@ -197,8 +201,7 @@ def test_the_newest_window_runs_by_order(admin: Shop) -> None:
 def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     """Who paused it and why is shown wherever people look, until it is resumed."""
     admin.orm("row('quick', interval=every(1))")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_ran("quick", 2)
     assert '"quick": paused by anna: too many <mails>' in act(admin, "once_pause", "quick", note="too many <mails>")[1]
     account = admin.account("quick")
@@ -306,16 +309,14 @@ def test_many_rows_have_one_message(admin: Shop) -> None:
 
 def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
     """When a setting gives its address; else there is none."""
-    shop = new_admin(CELERY_ONCE_BEAT_BOARD_URL="https://board.example/?a=1&b=2")
-    shop.orm("row('quick', interval=every(1))")
-    assert '<a href="https://board.example/?a=1&amp;b=2">board</a>' in see(shop)
+    page = page_of(new_admin(CELERY_ONCE_BEAT_BOARD_URL="https://board.example/?a=1&b=2"))
+    assert '<a href="https://board.example/?a=1&amp;b=2">board</a>' in page
 
 
 def test_disabled_rows_stay_visible(admin: Shop) -> None:
     """In status, with what they ran; they aren't what somebody should look at."""
     admin.orm("row('quick', interval=every(1)); row('never', interval=every(1), enabled=False)")
-    admin.worker().wait_ready()
-    admin.beats()
+    admin.start()
     admin.wait_ran("quick", 2)
     admin.orm("edit('quick', enabled=False)")
     admin.wait_left("quick")
@@ -361,9 +362,7 @@ def test_a_projects_own_admin_stays(
 @pytest.mark.parametrize("apps", [[OUR_APP, "django_celery_beat"], ["django_celery_beat", OUR_APP]])
 def test_the_order_of_the_apps_is_free(new_admin: Callable[..., Shop], apps: list[str]) -> None:
     """The stock admin is replaced, and what it has stays."""
-    shop = new_admin(INSTALLED_APPS=[*apps, *_APPS])
-    shop.orm("row('quick', interval=every(1))")
-    page = see(shop)
+    page = page_of(new_admin(INSTALLED_APPS=[*apps, *_APPS]))
     assert cells(page, "once_next")
     for action in ("enable_tasks", "disable_tasks", "toggle_tasks", "run_tasks", "once_run"):
         assert f'value="{action}"' in page, action
@@ -401,9 +400,7 @@ def test_the_app_as_the_docs_show_it(new_admin: Callable[..., Shop]) -> None:
     """These settings are enough."""
     settings: dict[str, Any] = {"INSTALLED_APPS": [*_APPS, "django_celery_beat"]}
     exec(block_of_docs("admin app"), settings)
-    shop = new_admin(**{name: value for name, value in settings.items() if name.isupper()})
-    shop.orm("row('quick', interval=every(1))")
-    page = see(shop)
+    page = page_of(new_admin(**{name: value for name, value in settings.items() if name.isupper()}))
     assert cells(page, "once_next")
     assert settings["CELERY_ONCE_BEAT_BOARD_URL"] in page
 
@@ -413,9 +410,7 @@ def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_pa
     (tmp_path / "docs_app").mkdir()
     (tmp_path / "docs_app" / "__init__.py").touch()
     (tmp_path / "docs_app" / "admin.py").write_text(block_of_docs("own admin"))
-    shop = new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat", "docs_app"])
-    shop.orm("row('quick', interval=every(1))")
-    page = see(shop)
+    page = page_of(new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat", "docs_app"]))
     assert cells(page, "task") == {"quick": "apps.dj_shop.celery.work"}
     assert cells(page, "once_next")
     assert 'value="once_run"' in page
@@ -423,6 +418,4 @@ def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_pa
 
 def test_without_the_app_the_admin_is_as_it_was(new_admin: Callable[..., Shop]) -> None:
     """What a project doesn't ask for doesn't come."""
-    shop = new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat"])
-    shop.orm("row('quick', interval=every(1))")
-    assert not cells(see(shop), "once_next")
+    assert not cells(page_of(new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat"])), "once_next")

@@ -50,8 +50,7 @@ def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: Postgres
     """Each beat says so once, and once that it is back; no window is lost, and the next edit is seen."""
     shop = new_shop("postgres")
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 2)
     server.stop()
     for beat in beats:
@@ -96,8 +95,7 @@ def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresSe
     """No query comes back: windows go on in time, and a beat ends when it is told to."""
     shop = new_shop("postgres", more={"CONN_MAX_AGE": None})
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 2)
     server.pause()
     before = len(shop.ran("tick"))
@@ -114,8 +112,7 @@ def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     """SQLite under a long exclusive transaction is away for everybody else."""
     shop = new_shop(timeout=5)  # longer than a busy machine holds up who writes
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 2)
     shop.orm("connection.cursor().execute('BEGIN EXCLUSIVE')")
     for beat in beats:
@@ -132,8 +129,7 @@ def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_templa
     """A beat that starts meanwhile waits; then it goes on where the last one stopped, as after any outage."""
     shop = new_shop()
     shop.orm("""row('tick', interval=every(1), headers='{"once": {"catch_up": "all"}}')""")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 2)
     for beat in beats:
         beat.kill()
@@ -153,8 +149,7 @@ def test_what_came_while_it_was_away_is_not_late(new_shop: Callable[..., Shop]) 
     """Nobody knows since when it is there: its windows count from when it is seen."""
     shop = new_shop(timeout=1)
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    (beat, *_) = shop.beats()
+    (beat, *_) = shop.start()
     shop.orm("""row('new', interval=every(1), enabled=False, headers='{"once": {"catch_up": "all"}}')""")
     shop.orm("connection.cursor().execute('BEGIN EXCLUSIVE')")
     beat.wait_log(AWAY, 60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,7 @@ def test_rows_that_are_edited(any_shop: Shop) -> None:
     """Both beats see each change; nothing runs early, twice or late for it, and all accounts balance."""
     shop = any_shop
     shop.orm("row('tick', interval=every(1), kwargs='{\"what\": 1}'); row('other', interval=every(1))")
-    shop.worker().wait_ready()
-    shop.beats()
+    shop.start()
     shop.wait_ran("tick", 2)
     shop.wait_loaded("tick", "other")
 
@@ -160,46 +158,6 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_ran("wrong once")
 
 
-def test_what_is_enabled_again_goes_on_from_then(shop: Shop) -> None:
-    """Also a one-off, which has one window more; also where no beat ran when it was disabled, or enabled."""
-    shop.orm("row('one-off', interval=every(1), one_off=True)")
-    shop.orm("for name in ('tick', 'slept'):\n    row(name, interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
-    for name in ("tick", "slept"):
-        shop.wait_ran(name, 2)
-    shop.wait_disabled("one-off")
-    shop.orm("edit('tick', enabled=False)")
-    for name in ("tick", "one-off"):
-        shop.wait_left(name)
-    for beat in beats:
-        assert beat.stop() == 0
-    stopped = utcnow()
-    shop.wait_even()
-    pass_time(2)
-
-    enabled = utcnow()
-    shop.orm("edit('slept', enabled=False); PeriodicTask.objects.exclude(name='slept').update(enabled=True)")
-    shop.beats()
-    shop.wait_ran("one-off", 2)
-    shop.wait_disabled("one-off")
-    wait_until(lambda: len(ran_after(shop, "tick", stopped)) >= 2, "tick runs again", 60)
-    assert ran_after(shop, "tick", stopped)[0] > enabled
-    shop.wait_left("one-off")
-
-    awake = utcnow()
-    shop.orm("PeriodicTask.objects.update(enabled=True); PeriodicTasks.update_changed()")
-    shop.wait_ran("one-off", 3)
-    shop.wait_disabled("one-off")
-    wait_until(lambda: len(ran_after(shop, "slept", stopped)) >= 2, "slept runs again", 60)
-    assert ran_after(shop, "slept", stopped)[0] > awake - 3 * SECOND, "the look that saw it may have begun before"
-    assert not shop.ledger.read("missed")
-    for name in ("tick", "slept"):
-        shop.store.pause(name)
-    shop.wait_even()
-    shop.check_each_ran_once("tick", "slept", "one-off")
-
-
 def test_edits_between_two_looks(any_shop: Shop) -> None:
     """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
 
@@ -207,8 +165,7 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     """
     shop = any_shop
     shop.orm("row('old', interval=every(2)); row('one-off', interval=every(1), one_off=True)")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     said = "row 'one-off' has had its one window"
     wait_until(lambda: any(said in beat.log for beat in beats), "it is disabled", 60)
     for beat in beats:
@@ -233,83 +190,10 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.check_each_ran_once("old", "new", "one-off")
 
 
-def test_a_beat_that_did_not_see_it(shop: Shop) -> None:
-    """A one-off was disabled and enabled again while a beat stood still: it runs it once more, if nobody else does."""
-    shop.orm("row('one-off', interval=every(3), one_off=True)")
-    worker = shop.worker().wait_ready()
-    worker.pause()
-    one = shop.beat("one")
-    one.wait_log("Sending due task one-off", 60)
-    two = shop.beat("two")
-    shop.wait_loaded("one-off")  # its window is open as long as no worker runs
-    shop.stand_still(one)
-    with shop.procs_paused(one):
-        since = shop.account("one-off").since
-        worker.resume()
-        shop.wait_ran("one-off")
-        shop.wait_disabled("one-off")
-        with shop.client() as client:  # three words for each beat that has it, also for one that counts as gone
-            loaders = partial(client.hget, shop.store.entry_key("one-off"), "loaders")
-            wait_until(lambda: len(loaders().split()) == 3, "the other has dropped it", 60)
-        shop.orm("edit('one-off', enabled=True)")
-        wait_until(lambda: shop.account("one-off").since > since, "the other has it back", 60)
-        two.kill()
-    shop.wait_ran("one-off", 2)
-    shop.wait_disabled("one-off")
-    shop.wait_even()
-    shop.check_each_ran_once("one-off")
-
-
-_EDITS = {
-    "made": "",
-    "made again": "row('x', interval=every(3)); row('other', interval=every(3600))",
-    "enabled": "row('x', interval=every(3), enabled=False)",
-    "changed": "row('x', interval=every(3600))",
-}
-_ACTS = {
-    "made": "row('x', interval=every(3))",
-    "made again": "PeriodicTask.objects.get(name='x').delete(); row('x', interval=every(3))",
-    "enabled": "edit('x', enabled=True)",
-    "changed": "edit('x', interval=every(3))",
-}
-
-
-@pytest.mark.parametrize("edit", _EDITS)
-def test_no_window_from_before_an_edit(shop: Shop, edit: str) -> None:
-    """Made, made again, enabled or changed right after a window, which two beats haven't claimed: they stood still."""
-    if _EDITS[edit]:
-        shop.orm(_EDITS[edit])
-    shop.worker().wait_ready()
-    beats = [shop.beat(f"beat{n}", PATIENT="1") for n in (1, 2)]
-    for beat in beats:
-        beat.wait_ready()
-    if edit in ("made again", "changed"):
-        shop.wait_loaded("x")
-    for beat in beats:
-        shop.stand_still(beat)
-    alerts = 2.0  # a beat that stood still for fewer seconds goes on as if it hadn't
-    window = datetime.fromtimestamp(((utcnow().timestamp() + alerts) // 3 + 1) * 3, timezone.utc)
-    wait_until(lambda: utcnow() > window + 0.5 * SECOND, "a window has passed", 10)
-    edited = utcnow()
-    shop.orm(_ACTS[edit])
-    for beat in beats:
-        beat.resume()
-    wait_until(lambda: ran_after(shop, "x", edited), "a window after it runs", 60)
-    shop.wait_loaded("x")
-    since = shop.account("x").since
-    assert since >= edited
-    shop.store.pause("x")
-    shop.wait_recorded("x")
-    assert window not in map(parse_instant, shop.ran("x"))
-    shop.check_each_ran_once("x")
-    shop.audit()
-
-
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 4)
     shop.orm("PeriodicTask.objects.update(last_run_at=None)")
     changed = shop.orm.row("tick", "date_changed")
@@ -367,8 +251,7 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     """A row of the same name goes first; edits of rows, and one-offs, leave those that were set alone."""
     shop = any_shop
     shop.orm("row('tick', interval=every(1))")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     schedules = Schedules(url=shop.store_url)
     schedules.set("set", task="apps.dj_shop.celery.work", schedule=1.0)
     shop.wait_ran("set", 2)
@@ -389,8 +272,7 @@ def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
     once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'
     shop.orm(f"row('tick', task='apps.dj_shop.celery.failing', interval=every(1), headers={once!r})")
     shop.orm("""row('wrong', interval=every(1), headers='{"once": {"pause_after_failures": 0}}')""")
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     wait_until(lambda: (account := shop.store.account("tick")) and account.paused, "it is paused", 60)
     told = wait_until(lambda: len(found := shop.ledger.read("told")) >= 2 and found, "its ends are told", 60)
     assert {(each["entry"], each["outcome"], each["error"]) for each in told} == {

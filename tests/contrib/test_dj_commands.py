@@ -33,8 +33,7 @@ def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> 
     """Neither to the database nor to Redis, also where rows are wrong."""
     shop = new_shop(**{f"CELERY_ONCE_BEAT_{name}": value for name, value in PATIENT.items()})
     shop.orm(ROWS)
-    shop.worker().wait_ready()
-    beats = shop.beats()
+    beats = shop.start()
     shop.wait_ran("tick", 2)
     shop.wait_loaded("nightly", "one-off")
 

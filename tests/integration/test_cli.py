@@ -226,15 +226,36 @@ def test_the_help_of_each_command(system: System, once: Once) -> None:
     assert "..." not in listed.partition("Commands:")[2]
     assert "\b" not in listed
     assert "\\b" not in listed
-    names = re.findall(r"^  (\w+) {2,}\S", listed.partition("Commands:")[2], re.MULTILINE)
-    assert {"status", "next", "run", "dashboard", "metrics"} <= set(names)
-    for name in names:  # in this process: each would start Celery
-        context = CLIContext(app=Celery("help", set_as_current=False), no_color=True, workdir=None)
-        shown = CliRunner().invoke(once_group, [name, "--help"], obj=context)
-        assert shown.exit_code == 0
-        assert name in shown.output
+    context = CLIContext(app=Celery("help", set_as_current=False), no_color=True, workdir=None)
+
+    def help_of(*words: str) -> str:  # in this process: each would start Celery
+        shown = CliRunner().invoke(once_group, [*words, "--help"], obj=context)
+        assert (shown.exit_code, words[-1] in shown.output) == (0, True)
         assert "\b" not in shown.output
         assert "\\b" not in shown.output
+        return shown.output
+
+    names, of_schedules = (
+        re.findall(r"^  (\w+) {2,}\S", text.partition("Commands:")[2], re.MULTILINE)
+        for text in (listed, help_of("schedules"))
+    )
+    assert {"status", "next", "run", "dashboard", "metrics", "schedules"} <= set(names)
+    for name in names:
+        help_of(name)
+    assert {*of_schedules} >= {
+        "list",
+        "show",
+        "set",
+        "delete",
+        "pause",
+        "resume",
+        "changes",
+        "export",
+        "apply",
+        "import",
+    }
+    for name in of_schedules:
+        help_of("schedules", name)
 
 
 @pytest.mark.long

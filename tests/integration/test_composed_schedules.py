@@ -1,27 +1,20 @@
-"""Composed schedules in real processes: our beats, a stock beat; and what the commands say of them."""
+"""Composed schedules in real processes, and what the commands say of them."""
 
 from __future__ import annotations
 
 import json
 import re
 from contextlib import ExitStack
-from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from zoneinfo import ZoneInfo
+from datetime import datetime, timezone
 
 import pytest
-from celery.schedules import crontab
-from processes import wait_until
 from system import System
 
-from celery_once_beat import Schedules, once
+from celery_once_beat import once
 from celery_once_beat.schedules import between, cron, every, excluding, union, write_schedule
-from celery_once_beat.windows import starts_after
 
 WORK = "apps.once_app.work"
 UTC = timezone.utc
-#: :04, :08, :16, :20 … and :06, :18 …, without each twelfth second.
-STEPS = excluding(union("4 s", "6 s"), every("12 s"))
 
 
 @pytest.mark.long
@@ -79,42 +72,6 @@ def test_what_leaves_out_everything_is_said_in_one_line(system: System) -> None:
     system.wait_done(4)
     assert not system.recorded("nothing")
     assert "nothing" in system.once("status")
-
-
-@pytest.mark.long
-def test_a_stock_beat_runs_the_same_instants(system: System) -> None:
-    """Given the same beat_schedule: each of its messages is for another start, and none is for an instant between."""
-    system.entries = {"tick": {"task": WORK, "stored": write_schedule(STEPS)}}
-    system.settings = {"timezone": "UTC"}
-    began = datetime.now(UTC)
-    beat = system.beat("stock", scheduler="celery.beat:Scheduler")
-    sent = re.compile(r"^\[(\S+ \S+): .*Sending due task tick ", re.MULTILINE)
-    wait_until(lambda: len(sent.findall(beat.log)) >= 4, "it has sent four", 90)
-    starts = list(starts_after(STEPS, began, datetime.now(UTC)))
-    times = [
-        datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f").astimezone().astimezone(UTC) for text in sent.findall(beat.log)
-    ]
-    millisecond = timedelta(milliseconds=1)  # the log has no more
-    for_starts = [max(start for start in starts if start <= time + millisecond) for time in times]
-    assert len(set(for_starts)) == len(times)
-
-
-def test_stored_ones_are_exported_and_applied(system: System, tmp_path: Path) -> None:
-    """A file has all that makes them; applied to another store, it makes the same."""
-    system.entries = {}
-    schedules = Schedules(url=system.store_url)
-    when = excluding(union(cron("0 2 * * *"), crontab(minute=0, hour=9)), {"2026-12-25": "Christmas Day"})
-    made = schedules.set("composed", task=WORK, schedule=when, timezone="Europe/Berlin")
-    text = system.once("schedules", "export")
-    assert json.loads(text)["schedules"]["composed"]["schedule"]["type"] == "excluding"
-    schedules.delete("composed")
-    file = tmp_path / "schedules.json"
-    file.write_text(text)
-    system.once("schedules", "apply", "--yes", "--file", str(file))
-    again = schedules.get("composed")
-    schedules.close()
-    assert again is not None
-    assert again.schedule == made.schedule == when.in_zone(ZoneInfo("Europe/Berlin"))
 
 
 def test_keys_of_ones_own_have_their_windows(system: System) -> None:

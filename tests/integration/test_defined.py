@@ -239,14 +239,13 @@ def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_s
     reader.set("a", 5, counts_from=stopped)
     reader.look()
     entry = reader.entries.get("a")
-    assert entry is not None
     starts = list(entry.starts(stopped, stopped + timedelta(seconds=100)))
     assert len(starts) == 20
     assert {entry.by(start) for start in starts} == {entry}
 
 
-def test_a_beat_leaves_out_what_it_may_not_send(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever wrote it: what ``once_beat_runtime_tasks`` doesn't allow isn't loaded, nor its on_failure."""
+def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever wrote it, and named once; what ``once_beat_runtime_tasks`` doesn't allow, on_failure's too."""
     interval = {"v": 1, "task": "proj.a", "schedule": {"type": "interval", "seconds": 60}, "once": {"tracked": True}}
     wrong: dict[str, dict[str, Any]] = {
         "task": {"task": "other.a"},
@@ -254,14 +253,26 @@ def test_a_beat_leaves_out_what_it_may_not_send(reader: Reader, caplog: pytest.L
         "on_failure": {"once": {"tracked": True, "on_failure": "other.a"}},
         "exchange": {"options": {"exchange": "other"}},
         "link": {"options": {"link": [{"task": "other.a"}]}},
+        "newer": {"v": 2},
+        "type": {"schedule": {"type": "tide"}},
+        "once": {"once": {"x": 1}},
     }
     settings = Settings(redis_url=reader.url, runtime_tasks=("proj.*",))
     entries = Entries("beat-1", settings, {})
     for name, fields in ({"right": {}} | wrong).items():
         reader.store.set_definition(name, json.dumps({**interval, **fields}))
-    Defined(reader.store, entries, APP).sweep()
+    with redis.Redis.from_url(reader.url) as raw:
+        raw.hset(reader.store.keys.of_entry("def", "case"), "text", "x" * 1_000_000)
+    defined = Defined(reader.store, entries, APP)
+    for _ in range(3):
+        defined.sweep()
     assert [entry.name for entry in entries] == ["right"]
     assert entries.wrong_stored.keys() == wrong.keys()
+    for name in wrong:
+        assert caplog.text.count(f"schedule '{name}' is left out") == 1
+    reader.store.set_definition("case", json.dumps(interval))
+    defined.sweep()
+    assert sorted(entry.name for entry in entries) == ["case", "right"]
     assert "which has ['proj.*']" in entries.wrong_stored["on_failure"]
     Definition.of("proj.a", 60).check("right", settings)
     with pytest.raises(SettingError, match="once_beat_runtime_tasks"):

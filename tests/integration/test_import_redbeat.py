@@ -86,7 +86,6 @@ def told(result: Result) -> dict[str, dict[str, Any]]:
 
 def counts_from(schedules: Schedules, name: str) -> datetime:
     known = schedules._known(name)
-    assert known is not None
     return known.since
 
 
@@ -115,7 +114,6 @@ def test_what_redbeat_stores_goes_on(app: Celery, import_: Import, schedules: Sc
         "once: this app doesn't know the task 'proj.work'",
     ]
     found = schedules.get("at night")
-    assert found is not None
     assert found.schedule == crontab(hour=2, minute="*/30", day_of_week=[1, 5])
     assert found.schedule.tz == BERLIN
     assert (list(found.args), found.kwargs) == (["bolts", due], {"kind": "daily"})
@@ -151,7 +149,6 @@ def test_it_starts_when_redbeats_own_entry_would(app: Celery, import_: Import, s
     theirs = RedBeatSchedulerEntry.from_key("redbeat:tick", app=app)
     theirs.schedule.nowfun = lambda: theirs.last_run_at
     found = schedules.get("tick")
-    assert found is not None
     assert counts_from(schedules, "tick") == last
     for _ in range(4):
         last = next_start(found.schedule, last, anchor=anchor_of(found))
@@ -171,13 +168,10 @@ def test_one_that_never_ran_is_due_at_once(app: Celery, import_: Import, schedul
     import_()
     for name in ("interval", "crontab", "rrule"):
         found = schedules.get(name)
-        assert found is not None
         start = next_start(found.schedule, counts_from(schedules, name), anchor=anchor_of(found))
-        assert start is not None
         assert start - counts_from(schedules, name) == timedelta(microseconds=1)
         assert start <= datetime.now(timezone.utc)
         following = next_start(found.schedule, start, anchor=anchor_of(found))
-        assert following is not None
         assert following > before
     since = {name: counts_from(schedules, name) for name in ("interval", "crontab", "rrule")}
     assert {entry["what"] for entry in told(import_("--json")).values()} == {"same"}
@@ -189,7 +183,6 @@ def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules:
     save(app, "off", schedule(10.0), timedelta(days=9), enabled=False)
     assert import_().output.startswith("+ off: proj.work, every 10 s, paused\n")
     found = schedules.get("off")
-    assert found is not None
     assert found.paused
     assert counts_from(schedules, "off") == found.changed_at
 
@@ -203,7 +196,6 @@ def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedule
         assert import_().output.startswith("= in the code: from 20")
         assert schedules.get("in the code") is None
         account = schedules._store.account("in the code")
-        assert account is not None
         assert account.cursor == last
         request = LoadRequest(
             entry="in the code", beat="b:1:c", fingerprint=account.fingerprint, ttl=9e4, end_rules=limits
@@ -223,7 +215,6 @@ def test_what_starts_later_by_its_spread_isnt_sent_again(app: Celery, import_: I
     import_()
     assert counts_from(schedules, "tick") == last["tick"] + offset["tick"]
     account = schedules._store.account("in the code")
-    assert account is not None
     assert account.cursor == last["in the code"] + offset["in the code"]
     for name in last:
         save(app, name, crontab(minute="*"), timedelta(0), **spread)
@@ -261,12 +252,8 @@ def odd(**changed: Any) -> str:
         (odd(name="even"), None, "name: found 'even', expected that of its key"),
         (odd(more=1), None, "RedBeat can't read it: TypeError("),
         (odd(task=7), None, "task: found 7, expected the name of a task"),
-        (odd(args=7), None, "args: found 7, expected a list"),
         (odd(options=[7]), None, "options: found [7], expected an object"),
-        (odd(options={"expires": "soon"}), None, "beat entry 'odd', options['expires']"),
         (odd(options={"once": {"grce": 1}}), None, "beat entry 'odd', option 'once': unknown key 'grce'"),
-        (odd(options={"once": 7}), None, "once: found 7, expected a dict"),
-        (odd(args=[{"__type__": "interval", "every": 1, "relative": False}]), None, "a schedule's definition can't be"),
         (odd(kwargs={"a": {"__type__": "set", "__value__": [1]}}), None, "kwargs: "),
         (odd(schedule=None), None, "schedule: found None, expected an interval, a crontab or an rrule"),
         (odd(schedule={"__type__": "os.system"}), None, "schedule: found {'__type__': 'os.system'}, expected an inter"),
@@ -274,11 +261,9 @@ def odd(**changed: Any) -> str:
         (odd(schedule={"__type__": "crontab", "nowfun": "eval"}), None, "RedBeat can't read it: TypeError("),
         (odd(schedule={**TEN, "every": 0}), None, "schedule: found an interval of 0 s, expected 1 ms"),
         (odd(schedule={**TEN, "every": 1e300}), None, "RedBeat can't read it: OverflowError("),
-        (odd(schedule={**TEN, "every": 1e13}), None, "RedBeat can't read it: OverflowError("),
         (odd(schedule={**TEN, "every": float("nan")}), None, "definition: its JSON can't be read"),
         (odd(schedule={**RULE, "dtstart": "now"}), None, "RedBeat can't read it: TypeError("),
         (odd(schedule={**RULE, "byday": 1}), None, "RedBeat can't read it: TypeError("),
-        (odd(schedule={**RULE, "interval": 0}), None, "interval: found 0"),
         (odd(schedule={**RULE, "count": 10**9}), None, "count: found 1000000000, expected a whole number"),
         (odd(), "{", "meta: its JSON can't be read"),
         (odd(), '{"last_run_at": 7}', "last_run_at: found 7, expected a datetime"),
@@ -443,7 +428,6 @@ def test_another_import_goes_on_where_redbeat_has_got_to(app: Celery, import_: I
     assert told(import_("--json"))["tick"]["what"] == "change"
     assert counts_from(schedules, "tick") == later
     found = schedules.get("tick")
-    assert found is not None
     assert found.schedule == crontab(minute="*/2")
 
 
@@ -473,12 +457,10 @@ def test_what_was_changed_here_stays(app: Celery, import_: Import, schedules: Sc
     later = save(app, "tick", schedule(10.0), timedelta(0))
     import_()
     found = schedules.get("tick")
-    assert found is not None
     assert (found.task, found.changed_by, found.note) == ("proj.other", "anna", "slower")
     assert counts_from(schedules, "tick") == later
     schedules.pause("tick", by="bob")
     save(app, "tick", schedule(10.0), timedelta(0))
     import_()
     found = schedules.get("tick")
-    assert found is not None
     assert (found.paused, found.changed_by) == (True, "bob")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -66,7 +65,6 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     )
     assert said.output.startswith("report: version 1, next 20")
     found = schedules.get("report")
-    assert found is not None
     assert (found.task, found.args, found.changed_by, found.note) == ("proj.work", (42,), "anna", "x")
     assert found.schedule == crontab(minute=0, hour=6, day_of_week="mon-fri")
     assert "0 6 * * mon-fri Europe/Berlin" in run("show", "report").output
@@ -107,17 +105,6 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     assert [line.split()[0] for line in run("changes", "report").output.splitlines()] == [
         *("VERSION", "5", "4", "3", "2", "1")
     ]
-
-
-def test_each_command_has_its_help(run: Run) -> None:
-    """In words alone: no mark of click's is left in the text."""
-    names = re.findall(r"^  (\w+) {2,}\S", run("--help").output.partition("Commands:")[2], re.MULTILINE)
-    assert {*names} == {*("list", "show", "set", "delete", "pause", "resume", "changes", "export", "apply", "import")}
-    for name in names:
-        shown = run(name, "--help").output
-        assert name in shown
-        assert "\b" not in shown
-        assert "\\b" not in shown
 
 
 def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ def ask(
     host: str = "localhost",
     method: str = "GET",
     query: bytes = b"",
+    scheme: str = "http",
     **headers: str,
 ) -> Visitor | int:
     """Ask the guard; returns who is passed on, or the status of a refusal."""
@@ -59,12 +61,14 @@ def ask(
 
     given = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
     scope = {
-        "type": "http", "method": method, "path": "/", "query_string": query, "scheme": "http", "server": server,
+        "type": "http", "method": method, "path": "/", "query_string": query, "scheme": scheme, "server": server,
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }  # fmt: skip
     if user is not None:
         scope["user"] = user
     asyncio.run(Guard(app, access)(scope, None, send))  # type: ignore[arg-type]
+    if not passed and sent[0]["status"] == 303:
+        assert (b"Secure" in dict(sent[0]["headers"])[b"set-cookie"]) == (scheme == "https")
     return passed[0] if passed else int(sent[0]["status"])
 
 
@@ -161,11 +165,25 @@ def test_a_token_beside_users() -> None:
         check_token("short")
 
 
-@pytest.mark.parametrize(("in_address", "status"), [(True, 303), (False, 401)])
-def test_a_mounted_boards_token_isnt_in_an_address(in_address: bool, status: int) -> None:
-    """An application around it may log addresses; the board's own server doesn't."""
-    token = "0123456789abcdef"
-    assert ask(Access(token, in_address=in_address), None, PUBLIC, query=f"token={token}".encode()) == status
+def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is given, digests of one length are compared, and by compare_digest."""
+    token, compared = "0123456789abcdef", []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda *two: compared.append([*map(len, two)]) or compare(*two))
+    assert ask(Access(token), None, PUBLIC, authorization=f"Bearer {token}") == Visitor()
+    for given in ({"authorization": "Bearer x"}, {"cookie": "once_board=x"}, {"query": b"token=x"}):
+        before = len(compared)
+        assert ask(Access(token), None, PUBLIC, **given) == 401  # type: ignore[arg-type]
+        assert len(compared) > before
+    assert all(lengths == [32, 32] for lengths in compared)
+
+
+def test_a_mounted_boards_token_isnt_in_an_address() -> None:
+    """An application around it may log addresses; the board's own server doesn't, and its cookie is for TLS alone."""
+    token, query = "0123456789abcdef", b"token=0123456789abcdef"
+    assert ask(Access(token, in_address=False), None, PUBLIC, query=query) == 401
+    for scheme in ("http", "https"):
+        assert ask(Access(token), None, PUBLIC, query=query, scheme=scheme) == 303
 
 
 def test_wrong_tokens_are_slowed_down_and_hold_up_nobody_else() -> None:

@@ -15,7 +15,7 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.errors import SettingError
 from celery_once_beat.schedules import OneOff, at, cron, every, read_schedule, write_schedule
 from celery_once_beat.windows import next_start, starts_after
 
@@ -259,23 +259,6 @@ def test_a_schedule_is_stored_as_json(when: Any) -> None:
     assert read == when.in_zone(ZoneInfo("Asia/Tokyo"))
     assert write_schedule(read) == written
     assert starts(read, "2026-01-01") == starts(when, "2026-01-01")
-    with pytest.raises(NewerVersionError):
-        read_schedule({**written, "moon": 1})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"type": "cron"}, {"type": "cron", "line": "0 2 * * *"}, {"type": "cron", "line": 5, "tz": "UTC"},
-        {"type": "cron", "line": "0 2 * * *", "tz": "../etc"}, {"type": "every"}, {"type": "every", "seconds": "1 h"},
-        {"type": "every", "seconds": 86400}, {"type": "every", "seconds": 5, "anchor": "soon"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_is_read_is_not_trusted(fields: dict[str, Any]) -> None:
-    """A ValueError, whatever was stored."""
-    with pytest.raises(ValueError, match="found"):
-        read_schedule(fields)
 
 
 def test_without_a_zone_it_follows_its_app() -> None:

@@ -11,15 +11,11 @@ from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
-from celery.beat import Scheduler
 from dateutil.rrule import FR, MO, rrule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from processes import wait_until
 
 from celery_once_beat import RRule
-from celery_once_beat.errors import NewerVersionError
 from celery_once_beat.rules import next_start, starts_after
 from celery_once_beat.schedules import read_schedule, write_schedule
 from celery_once_beat.schedules.rrule import _Starts
@@ -190,35 +186,3 @@ def test_what_is_no_rule_is_one_line(wrong: dict[str, Any], words: str) -> None:
         RRule(**{"freq": "DAILY", "dtstart": NOW, **wrong})
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 300
-
-
-def test_what_a_newer_version_wrote_is_not_guessed_at() -> None:
-    """A field that this version doesn't know is another rule."""
-    with pytest.raises(NewerVersionError, match="'bymoon'"):
-        read_schedule({**FULL, "bymoon": [1]})
-
-
-def test_a_stock_beat_runs_it() -> None:
-    """It is due by its last run; one that has ended never is, and doesn't hold the others."""
-    app = Celery("stock", broker="memory://", set_as_current=False)
-    now = app.now()
-    when = RRule("MINUTELY", now - DAY, app=app)
-    due, wait = when.is_due(now - timedelta(minutes=2))
-    assert due
-    assert 0 <= wait <= 60
-    assert not when.is_due(app.now()).is_due
-    ended = RRule("DAILY", now - 9 * DAY, count=2, app=app)
-    a_year = 366 * DAY.total_seconds()  # Celery 5.4 stands still for an answer of None
-    due, wait = ended.is_due(now - 8.5 * DAY)
-    assert (due, wait > a_year) == (True, True)
-    due, wait = ended.is_due(now)
-    assert (due, wait > a_year) == (False, True)
-    app.conf.beat_schedule = {
-        "ended": {"task": "t", "schedule": ended},
-        "goes on": {"task": "t", "schedule": RRule("SECONDLY", now, app=app)},
-    }  # fmt: skip
-    beat = Scheduler(app)
-    sent: list[str] = []
-    beat.apply_entry = lambda entry, producer=None: sent.append(entry.name)  # type: ignore[method-assign]
-    wait_until(lambda: beat.tick() is not None and len(sent) > 1, "it is sent twice", 30)
-    assert set(sent) == {"goes on"}
