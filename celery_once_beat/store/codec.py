@@ -19,6 +19,7 @@ from celery_once_beat.wording import MOST_FAILURE, shown
 
 from . import model
 from .keys import VERSION, newer
+from .protocol import STATES
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -423,8 +424,8 @@ def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataEr
 def _read_open(text: str) -> model.OpenWindow:
     """Read an open window's account; see ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat = text.split(" ")
-    if state not in model.STATES:
-        raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(model.STATES)}")
+    if state not in STATES:
+        raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
     return model.OpenWindow(
         claimed=instant(claimed),
         begun=_instant_or_none(fence),

@@ -220,9 +220,6 @@ class Begun:
     overlap: str = "allow"
 
 
-#: The states of an open window; ``lua/pieces/window.lua`` says what each means.
-STATES = ("held", "retry", "again", "again_due", "waits_turn", "waits_slot")
-
 #: Why a copy has to come again later: no beat recovers its window.
 RUNS_ALONE = "runs alone"
 
@@ -566,7 +563,7 @@ class OpenWindow:
     backfill: bool
     #: A beat has taken it, or published it again, since it began or waited last.
     taken: bool
-    #: One of STATES.
+    #: One of ``protocol.STATES``.
     state: str
     #: The beat that claimed it, or took it last.
     beat: str

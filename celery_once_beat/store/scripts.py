@@ -23,8 +23,9 @@ from celery_once_beat.windows import format_instant
 from . import codec
 from .codec import encode, pack_word
 from .keys import GROUP, VERSION
-from .model import BOUNDS, MOST_WAITING, STATES
+from .model import BOUNDS, MOST_WAITING
 from .nodes import Command
+from .protocol import STATES
 
 T = TypeVar("T")
 U = TypeVar("U")

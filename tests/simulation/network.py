@@ -98,7 +98,7 @@ class Server:
         self._raw.script_flush()
 
     def state(self, prefix: str, entry: str, start: str) -> str:
-        """The state of a window, as ``store/__init__`` names them."""
+        """The state of a window, as ``store/protocol`` names them."""
         with self._raw.pipeline(transaction=False) as pipe:
             pipe.zscore(f"{prefix}open", f"{entry}@{start}")
             pipe.get(f"{prefix}run:{entry}:{start}")

@@ -13,6 +13,7 @@ import pytest
 from celery_once_beat.errors import NewerVersionError, StoreDataError
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
+from celery_once_beat.store.protocol import STATES
 from celery_once_beat.windows import WindowKey
 
 A, B, C = (f"2026-01-01T0{hour}:00:00.000000Z" for hour in (1, 2, 3))
@@ -128,7 +129,7 @@ def an_account(fence: str = "0", state: str = "held", taken: int = 0, owner: str
         (an_account(), {}),
         (an_account("1767232800000", owner="w:1"), {"begun": AT + HOUR, "owner": "w:1"}),
         (an_account(taken=2), {"taken": True}),
-        *((an_account(state=state), {"state": state}) for state in m.STATES),
+        *((an_account(state=state), {"state": state}) for state in STATES),
         (an_account(backfill=1), {"backfill": True}),
     ],
 )

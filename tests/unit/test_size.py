@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "celery_once_beat"
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_396,
-    "Lua": 1_898,
-    "the largest module": 700,
-    "tests": 54_000,
+    "Python": 19_380,
+    "Lua": 1_840,
+    "the largest module": 806,
+    "tests": 54_250,
     "words of README": 900,
-    "characters of a begin": 27_400,
+    "characters of a begin": 26_600,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -8,15 +8,8 @@ end
 
 -- An account is nine numbers, then state, owner and beat; see read_account. `claimed` and `expires` (0: never), server ms,
 -- stay texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
--- confirm can be told. `taken` is 1 from a take until its confirm, then SENT once the message went out; 0: not yet. `state`
--- is one of STATES:
---
---   held         before the first begin, while it runs, and after an execution died
---   retry        its last owner has handed it over to a retry
---   again        it failed, and is to run again at its deadline; no copy may begin before a beat has taken it
---   again_due    a beat has taken it then
---   waits_turn   a begin found that another window of its entry goes first; until it begins. See line.lua
---   waits_slot   a begin found no slot of its limit; until it begins. See limit.lua
+-- confirm is known as late. `taken` is 1 from a take until its confirm, then SENT once the message went out; 0: not yet.
+-- `state` is one of STATES, which store/protocol.py explains.
 local SENT = 2
 
 local function new_window(beat, expires)
