@@ -133,7 +133,9 @@ def test_what_it_costs(store: Store) -> None:
     assert commands == {"EVALSHA": 4}, "claim, confirm, begin, finish"
     with counted(store) as commands:
         look(store)
-    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 48, "XLEN": 16}, "a beat's look: one pipeline, however many entries"
+    assert commands == {"EVALSHA": 1, "ZRANGEBYSCORE": 48, "XLEN": 16}, (
+        "a beat's look: one pipeline, however many entries"
+    )
     with redis.Redis.from_url(store.settings.redis_url) as client:
         before = client.info("stats")["total_net_input_bytes"]
         look(store)
