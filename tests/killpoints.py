@@ -52,9 +52,9 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def _any(kind: str) -> Callable[[Any], bool]:
-    """Whether one of the replies is of this type."""
-    return lambda replies: any(_is(reply, kind) for reply in replies)
+def _any(kind: str, field: str | None = None) -> Callable[[Any], bool]:
+    """Whether one of the replies is of this type; and has something in ``field``."""
+    return lambda replies: any(_is(reply, kind) and (field is None or getattr(reply, field)) for reply in replies)
 
 
 def _is(reply: object, kind: str) -> bool:

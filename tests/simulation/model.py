@@ -332,7 +332,7 @@ class Model:
         w.taken = SENT if a.published == PUBLISHED else 0
         if a.published == PUBLISHED:
             wait = min(a.start_timeout * doubled, max(DAY, a.start_timeout))
-            if w.state in {WAITS_TURN, AGAIN_DUE}:  # others wait for it
+            if w.state == WAITS_TURN:  # others wait for it
                 wait = min(wait, 60 * SECOND * doubled)
         else:
             wait = min(SECOND * doubled, a.publish_timeout)

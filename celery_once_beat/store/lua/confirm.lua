@@ -42,7 +42,7 @@ local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
 local delay
 if PUBLISHED == 1 then
   delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
-  if in_line(window) then
+  if window.state == 'waits_turn' then
     delay = math.min(delay, PATIENCE * doubled) -- others wait for it
   end
 else
