@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "celery_once_beat"
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_380,
-    "Lua": 1_840,
+    "Python": 19_375,
+    "Lua": 1_833,
     "the largest module": 806,
-    "tests": 54_250,
+    "tests": 54_210,
     "words of README": 900,
-    "characters of a begin": 26_600,
+    "characters of a begin": 26_516,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
