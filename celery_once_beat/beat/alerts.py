@@ -1,11 +1,11 @@
-"""Alerts, sent once for a window: it isn't done in time, it ended and isn't done, its failure has paused the entry.
+"""Send alerts: a window is late, has ended and isn't done, or has paused its entry.
 
 The step that decides something of that kind adds an event to a stream (``store/lua/pieces/alerts.lua``). A beat's sweep
 sees that there are events. The beat takes them, sends each, and then confirms that to the store:
 
-- it dies or sleeps before it sends one: after ``publish_timeout`` any beat takes it;
-- it dies after it, and before it confirms: the same, so it is sent twice. The task of ``on_failure`` has the same id;
-- it can't send it, since its schedule hasn't the entry or its broker is away: it leaves it to the next beat that looks.
+- it dies or sleeps before it sends one: any beat takes it after ``publish_timeout``;
+- it dies between send and confirm: the same, so it is sent twice, the task of ``on_failure`` with the same id;
+- it can't send it (no such entry, broker away): it puts it back for another beat.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from .server_clock import ServerClock
 
 logger = guarded(get_logger(__name__))
 
-#: New alerts of each shard that are taken at a look.
+#: New alerts taken per shard and sweep.
 _MOST = 100
-#: Records of an entry's history in which a late window is looked for that ended just now.
+#: History records searched for a late window that has just ended.
 _RECORDS = 50
 #: Sends a task by name, with its arguments and its id. Returns what became of the message, and why it wasn't sent.
 Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]

@@ -67,30 +67,30 @@ class Recovery:
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
-        #: Until when it looks between sweeps: some windows wait, or may have to, since they were claimed a moment ago.
+        #: Until when to look between sweeps: windows wait, or may have to.
         self._look_until = 0.0
         self._next_look = 0.0
-        #: The beats that lived at the last look; for what is shown and warned of. Scripts know it by themselves.
+        #: The beats that lived at the last sweep; for what is shown and warned of. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
         self._known_in: set[int] = set()
-        #: The last look found that the store had forgotten this beat: it lost its data, or the beat was frozen.
+        #: The last sweep found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
-        #: Why the last look didn't see all: one node of a cluster doesn't answer.
+        #: Why the last sweep didn't see all: one node of a cluster doesn't answer.
         self.away: StoreUnavailableError | None = None
-        #: The shards in which the last look found alerts.
+        #: The shards in which the last sweep found alerts.
         self.alerts: list[int] = []
-        #: The last look told the node with the list of beats that this one lives; else ``alive`` is older.
+        #: The last sweep told the node with the list of beats that this one lives; else ``alive`` is older.
         self.heard = False
-        #: What the last look wrote is where ``once_beat_wait_replicas`` wants it.
+        #: What the last sweep wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
         #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
         self._skip: dict[int, int] = {}
-        #: Shards of which the last look may not have read all, and those with a window that was moved since.
+        #: Shards of which the last sweep may not have read all, and those with a window that was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged: dict[str, str] = {}
-        #: What the last look asked of definitions that changed, and found.
+        #: What the last sweep asked of definitions that changed, and found.
         self._changed: tuple[list[int], list[dict[str, int] | OnceError]] = [], []
 
     def due_in(self) -> float:

@@ -5,9 +5,9 @@ Who decides
 The server does, and its clock. A verb is one Lua script: it looks, decides and writes in one step, and takes its time
 from the server. A client that sleeps for an hour between two verbs finds out in the second.
 
-The cursor of an entry and its open windows are the truth that doesn't age: a window with
-``born < start <= cursor`` is judged by ``open`` alone. The NX markers guard the moments in which two act at
-once, and alone decide for every other window: the store lost data, or the message is of an untracked entry.
+The cursor and the open set are authoritative: a window with ``born < start <= cursor`` owes an outcome exactly while
+it is in the open set. The claim marker and the run key settle races. They alone decide for all other windows: those of
+untracked entries, and those that the store lost.
 
 States of a window; beside each arrow stands the verb::
 
@@ -15,7 +15,7 @@ States of a window; beside each arrow stands the verb::
        │                 │                     │
        │ claim, passed   └───────begin─────────┤
        │ or untracked                          ▼
-       │                      ┌──────────── running ◀───begin(n)─── waiting(n)
+       │                      ┌──────────── running ◀───begin(n)───   retry(n)
        │                      │ finish         │ hand_over              ▲
        ▼                      ▼                └────────────────────────┘
     closed ◀──────────────────┘
@@ -29,41 +29,41 @@ States of a window; beside each arrow stands the verb::
     published ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
     claimed   ◀── backfill, of a closed one, by order
 
-claimed and published differ in the deadline only: ``claim_lease``, which a beat renews while it publishes, and
-``start_timeout``. While the message waits in a worker, ``receive`` keeps the deadline of what nobody runs a lease away.
-Whoever finds a deadline passed takes the window; the deadline that the take moves is the mutex between beats.
+claimed and published differ only in the deadline: ``claim_lease``, which a beat renews while it publishes, and
+``start_timeout``. While a worker holds the message and hasn't begun, ``receive`` keeps the deadline one lease ahead.
+Any beat may take a window whose deadline has passed. The take moves the deadline, so only one beat gets it.
 
 What each failure does
 ----------------------
 - The holder of a slot dies: the slot is a lease. A beat's next look finds it free.
-- The end of a window makes the next in line overdue in the same script. If no beat lives then, that one waits until one
-  does. If a beat dies once it has taken it, or its message is lost, another publishes it within a minute.
+- A window ends: the same script makes the next in line overdue. If no beat lives, it stays overdue until one does. If
+  the beat that took it dies, another takes it after ``claim_lease``. If its message is lost, it is published again
+  after a minute, then at doubling steps.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
   did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
   ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
-- An execution outlives its lease: it has the window again if nobody began since, else it is stale.
-- People set, change and delete definitions at run time: the store's is the truth, whatever beats know. Each has a
-  fingerprint of its own, which is put in force in the step that sets it. So nothing is claimed by an old one any more:
-  a beat that doesn't know the new one is refused, and reads it. The cursor stays, so that the windows up to the change
-  stay owed: beats find them by the old one. A definition of a living beat's own schedule goes first.
-- A beat dies: what it loaded no longer counts once it hasn't swept the shard for BEAT_TTL, while others did. One that
-  was frozen so long is told so at its next sweep, and loads its entries again: if it loaded last, it is right again.
-- A node of a cluster, or the one server, is away: no beat grows old in its shards. Once it is back each has its time to
-  sweep them before it counts as gone. A store that lost its data knows no beat, and tells each so.
+- An execution outlives its lease: it has the window again, unless another began it, it went back in line, or without
+  overlap another window of its entry runs. Else it is stale.
+- A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step
+  puts its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows
+  due before the change stay owed by the old definition. A living beat's own schedule takes precedence.
+- A beat dies: its definitions stop counting after BEAT_TTL without a sweep of the shard, while others swept. If it was
+  only frozen, its next sweep says that it was forgotten, and it loads its entries again.
+- A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
 - More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
-- The server's clock goes back: nothing that was claimed is claimed again. Entries stand still until the old time is
-  reached, and beats say so. A time in the future is no sign that a beat lives.
-- A beat dies while it says that a window is late, or how it ended: another says it after ``publish_timeout``. So it is
-  said at least once, and twice only then.
+- The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed until the old time
+  is reached, and beats log it. A time in the future is no sign that a beat lives.
+- A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,
+  and twice only then.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
   go on to their outcomes. Windows of the time without it never count, whoever loads it again.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
-- The store loses its last writes: windows beyond the cursor are decided by the run key; a claim that passes
-  them takes over what the run key says.
+- The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
+  opens or counts it as its run key says.
 - The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
@@ -79,7 +79,7 @@ from types import MappingProxyType
 #: The state of an open window, as its account has it, and what each means.
 STATES = MappingProxyType(
     {
-        "held": "before the first begin, while it runs, and after an execution died",
+        "held": "not begun yet, running, or its execution died",
         "retry": "its last owner has handed it over to a retry",
         "again": "it failed, and is to run again at its deadline; no copy may begin before a beat has taken it",
         "again_due": "a beat has taken it then",

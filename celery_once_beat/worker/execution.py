@@ -125,14 +125,14 @@ class Execution(WindowExecution):
     def _begin(self, request: Any) -> None:
         """Begin, with a slot if the window has a limit; else raise Ignore, or what :meth:`start` puts it back for."""
         self._acquire_slot(request)
-        if self.retry and isinstance(self._slot, Full):  # a beat doesn't know what its message has been given
+        if self.retry and isinstance(self._slot, Full):  # a beat can't rebuild this retry's message: it comes again
             come_again(self.task, request, self.store.settings.recovery_interval)
         wait_for(self.begin)
         store_answered()
         reply = self.reply
         if not isinstance(reply, Begun):
             waits_for_slot = isinstance(reply, Waits) and reply.waits_for is None
-            if not waits_for_slot:  # an older copy leaves its window among those that wait
+            if not waits_for_slot:  # an older copy doesn't remove its window from those that wait
                 self._release_slot(forget=not isinstance(reply, Busy) or reply.reason == "running")
             self._refuse(request, reply)
         if not self._keeps_slot():

@@ -1,4 +1,4 @@
-"""The message of a window as it came: what is put back is published once more, its body untouched."""
+"""The message of a window as received, so that it can be put back with its body unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ("RAW", "kept", "kept_of", "of_old_protocol", "publish_kept")
 
 #: Where the worker's main process notes the message of a window, in the request of its delivery.
 RAW = "_once_raw"
-#: What is kept of the properties that its broker gave it.
+#: Message properties that are kept.
 _PROPERTIES = (
     "correlation_id",
     "reply_to",

@@ -193,15 +193,15 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "hold-owner": _lua(
         "only its owner ends, renews or hands over a window that runs",
-        "pieces/run",
+        "pieces/hold",
         "return is_owner(holder) and kind or nil",
         "return kind",
     ),
     "hold-since": _lua(
         "after its lease ran out it has the window again only if nobody began since",
-        "pieces/run",
-        "if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held' or another_runs() then",
-        "if false then",
+        "pieces/hold",
+        "if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held'\n",
+        "if false and window.state ~= 'held'\n",
     ),
     "hand-over-attempt": _lua(
         "a retry is no death: the attempt doesn't count",

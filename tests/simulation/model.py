@@ -257,7 +257,7 @@ class Model:
                 return None
             if self.rule("who handed over is done") and w.state != HELD:
                 return None
-            return None if e.skips and self.may(ANOTHER_RUNS) else "run"
+            return None if e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS) else "run"
         return "run" if a.fence and not (a.tracked and self._passed_by(e, a)) else None
 
     # -- beats ------------------------------------------------------------------------------------------------
@@ -451,6 +451,7 @@ class Model:
     def begin(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911, PLR0912  # each reply where it is decided
         """Take the right to execute the window."""
         kind = self._settle(e, w, a)
+        overlap = a.overlap if e.overlap == "-" else e.overlap
         closed = kind == "done" or (not w.open and a.tracked and self._passed_by(e, a))
         is_open = w.open and a.tracked
         if kind == "done" and w.by == a.owner and w.number in LIMITS:
@@ -458,6 +459,7 @@ class Model:
         if self.rule("begin refuses what is closed") and (kind == "done" or (a.by_schedule and is_open and w.backfill)):
             return ("closed", "")
         began = is_open and not kind and w.owner == a.owner and w.state == HELD
+        began = began and not (e.skips and overlap != "allow" and self.may(ANOTHER_RUNS))
         if (began or (kind == "run" and w.by == a.owner)) and self.rule("begin sent again answers its owner"):
             fence = w.fence if began else w.number
             self._mark(w, "run", a.owner, fence, self.after(a.lease))
@@ -482,7 +484,6 @@ class Model:
         if a.retry < w.retry and self.rule("begin refuses older copies"):
             return ("busy", f"handed over to retry {w.retry}")
         outcome = self._limit(e, w, a) if self.rule("begin knows the limits") else None
-        overlap = a.overlap if e.overlap == "-" else e.overlap
         waits = not outcome and overlap != "allow" and self.may(ANOTHER_RUNS)
         if waits and not (w.fence or w.backfill):
             outcome, waits = "skipped", False

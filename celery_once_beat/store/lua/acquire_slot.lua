@@ -8,8 +8,8 @@
 
 -- include: limit, now, values
 
--- How long (ms) beats go by the number of a worker that found no slot. By a higher one of their own they would call the same
--- windows at each sweep, and that worker would let them wait again.
+-- For this long (ms) beats use the smaller limit of a worker that found no slot. With their own larger number they
+-- would call the same windows at each look, and that worker would make them wait again.
 local FEWEST_FOR = 60000
 
 forget_dead()

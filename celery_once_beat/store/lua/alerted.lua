@@ -1,8 +1,8 @@
 -- alerted: a beat has sent the alert ID that it took, or leaves it to others. Sent again, it changes nothing.
 --
--- WHAT is 'sent', 'left' to whoever takes it next, or 'unknown': the beat's schedule hasn't the entry or, of an end, says no
--- task to be sent. Such a one is for beats whose schedule does; unless no beat has had the entry for an hour, or its ends
--- aren't to be told any more: then nobody sends it.
+-- WHAT is 'sent'; 'left': another beat is to take it; or 'unknown': this beat's schedule has no such entry, or no
+-- on_failure task. An unknown alert goes back for other beats. It is dropped if no beat has had the entry for an
+-- hour, or if the entry no longer asks for alerts of ends.
 --
 -- returns {'alerted'}
 
@@ -15,7 +15,7 @@ if redis.call('XACK', ALERTS, GROUP, ID) == 0 or not event then
   return {'alerted'}
 end
 redis.call('XDEL', ALERTS, ID)
--- pcall: who holds what isn't ours in the entry's place is told once all the same.
+-- pcall: an alert is sent once even if the entry's key holds something foreign.
 local fields = redis.pcall('HMGET', ENTRY, 'cursor', 'fingerprint', 'tells')
 local kind, at = event[2][4], tonumber(event[2][6])
 if WHAT == 'sent' then

@@ -1,10 +1,10 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
 -- it did the first time.
 --
--- Where windows of the entry don't overlap, what has begun before goes first; see line.lua. With overlap skip a new window
--- whose turn it isn't is skipped. With a buffer it waits, and this copy is gone: buffer_one keeps the newest of the new ones
--- that wait, and the others are skipped; buffer_all keeps MOST_WAITING. With NO_SLOT, the name of a limit that has no slot for
--- it, it waits too.
+-- Where windows of an entry don't overlap, one that has begun before goes first; see line.lua. With overlap skip, a
+-- new window without the turn is skipped. With a buffer it waits, and this copy is dropped: buffer_one keeps the
+-- newest new window and skips the rest; buffer_all keeps MOST_WAITING. NO_SLOT names a limit without a free slot: the
+-- window waits.
 --
 -- MARKS: WORKERS is given, and the worker's name goes there. It is for people, so not each begin says it.
 --
@@ -83,12 +83,16 @@ local function answer(fence, attempt)
 end
 -- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.state == 'held'
+  and not (one_by_one and another_runs())
 if began or kind == 'run' and owner == OWNER then
   local fence = int(began and window.fence or number)
   redis.call('DEL', RUN) -- needs no memory, for a full server
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
   if open then
     set_deadline(NOW + LEASE + MARGIN)
+  end
+  if open and one_by_one then
+    redis.call('HSET', ENTRY, 'running', START) -- another window may have begun since
   end
   return answer(fence, open and window.attempts or KEYED and math.max(key_attempts(), 1) or 1)
 end
@@ -105,8 +109,8 @@ if not open and TRACKED and passed() then
   return refuse('closed', '')
 end
 
--- Grows with every begin of the entry, also where a replica's clock is behind. After a failover that lost the last begins,
--- the clock alone keeps it growing.
+-- Grows with every begin of the entry, even if the clock goes back. If a failover lost the last begins, only NOW
+-- exceeds the lost fence.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
   if NO_SLOT ~= '' then
@@ -134,8 +138,8 @@ end
 if RETRY < window.retry then
   return refuse('busy', 'handed over to retry ' .. int(window.retry))
 end
--- Of the new windows that wait, all but the newest are passed over, now that this one would wait too. Not `first`, which goes
--- next, nor what is published. Returns them, and whether this one is passed over itself.
+-- buffer_one: this window would wait too. Returns the waiting new windows to skip (all but the newest), and whether
+-- this one is skipped itself. Spares `first`, which is next, and windows whose message is out.
 local function passed_over(first)
   local newest, others, over = START, {}, {}
   for _, each in ipairs(read_line()) do
@@ -153,8 +157,8 @@ local function passed_over(first)
   return over, newest ~= START
 end
 
--- What keeps this window from beginning now: the outcome that ends it, or the state in which it waits; nil: nothing does.
--- Then for which window it waits, and which ones are passed over meanwhile.
+-- Decides whether this window begins now. Returns nil if so; else the outcome that ends it, or the state in which it
+-- waits. Then the window that it waits for, and the windows to skip.
 local function admission()
   local outcome = limit_reached(window) or too_late(window)
   if outcome then

@@ -4,9 +4,8 @@
 -- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or 'pass' (the window itself is
 -- missed, also while the entry is paused).
 --
--- returns {'claimed', turn, expires, missed}   publish it, unless it was passed. turn is 0 where nothing is to be
---                                 confirmed; expires is server ms, 0 for never; missed says how many windows were counted
---                                 as that
+-- returns {'claimed', turn, expires, missed}   publish it, unless MODE is 'pass'. turn is 0 if there is nothing to confirm.
+--                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 

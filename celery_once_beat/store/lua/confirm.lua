@@ -1,9 +1,9 @@
--- confirm: a beat says whether the message of a window that it claimed or took went out. Once a window is closed so, the
--- same confirm answers the same again.
+-- confirm: a beat says whether the message of a window that it claimed or took went out. Sent again after it closed
+-- the window, it answers the same.
 --
--- PUBLISHED is 1 for yes; 0 for no, or perhaps not; -1 if it can't be, because of its arguments say: after max_attempts
--- such publishes the window has failed; 2 for published without its headers: no worker will know the window, and it ends
--- as untracked; 3 for not yet: its beat goes on publishing.
+-- PUBLISHED: 1 yes; 0 no, or unsure; -1 impossible because of the task's arguments (after max_attempts such publishes
+-- the window has failed); 2 published, but without its headers: no worker will know the window, and it ends as
+-- untracked; 3 not yet: the beat goes on publishing.
 --
 -- returns {'failed'}      it could not be published max_attempts times, and is closed
 --         {'untracked'}   it is closed as that

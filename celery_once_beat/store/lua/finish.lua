@@ -1,10 +1,10 @@
--- finish: a worker records how its execution ended: done, failed or revoked. A worker's main process, which ends what its
--- child began, doesn't know the fence (0). Sent again, it answers as it did the first time.
+-- finish: a worker records how its execution ended: done, failed or revoked. A worker's main process that ends its
+-- child's window sends fence 0. Sent again, it answers as it did the first time.
 --
--- After AGAIN ms (0: never) the same window runs again, up to max_attempts executions; what the entry says of failures goes
--- first. A window of a key may run again as often as it fails.
+-- After AGAIN ms (0: never) the window runs again, up to max_attempts executions. The entry's own setting takes
+-- precedence. A keyed window has no such maximum.
 --
--- FAILURE is what a failure says, for people, '' for nothing.
+-- FAILURE: the failure's text for people, '' for none.
 --
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later

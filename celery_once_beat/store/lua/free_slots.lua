@@ -1,12 +1,11 @@
--- free_slots: a beat's sweep asks which windows it is to call, since there are slots of a limit for them. MOST is how many
--- there are, as its settings say.
+-- free_slots: a beat asks which windows to call. MOST: how many slots there are by its settings.
 --
--- returns {waiting, window...}   how many windows wait; those to call: make_due says whether they still wait. No more than
---                                there are slots for, with those that were called and are yet to come
+-- returns {waiting, window...}   how many wait, then those to call; make_due checks that each still waits. Called windows that
+--                               haven't come yet count as slots in use
 
 -- include: limit, values
 
--- How long (ms) it is counted on that they come.
+-- How long (ms) a called window may take to come.
 local COMES_WITHIN = 2000
 
 forget_dead()

@@ -1,4 +1,4 @@
--- make_due: there is a slot for a window that waits for one, so it is overdue now: the next sweep publishes it.
+-- make_due: a slot is free for this window, so it becomes overdue: a beat publishes it.
 --
 -- returns {'due'}
 --         {'over'}        it owes no outcome any more

@@ -1,7 +1,7 @@
 -- renew: a worker keeps the right to execute a window, for LEASE ms from now.
 --
--- returns {'renewed'}   also where its lease had run out and nobody began since
---         {'stale'}     another began since, it was handed over, or it has its outcome
+-- returns {'renewed'}   also after its lease, if nobody began since
+--         {'stale'}     another began, it was handed over, it is in line again, or it has its outcome
 
 -- include: entry, hold, run
 

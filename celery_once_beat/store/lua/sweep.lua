@@ -1,14 +1,13 @@
 -- sweep: a beat says in one shard that it lives, and finds what is overdue there by UNTIL: at most MOST windows behind the
 -- first SKIP.
 --
--- BEATS has when each beat swept the shard last. One that hasn't for BEAT_TTL is gone; the scripts go by that. A time in
--- which no beat came says nothing of any: the node was away, or the server's clock was set. At most MOST_SILENT of it counts;
--- by the rest all marks move along, also back. So no beat is taken for gone as soon as the node is back, and one that is left
--- alone still sees, after a few sweeps, that the others are gone.
+-- BEATS holds the time of each beat's last sweep of this shard. A beat that hasn't swept for BEAT_TTL is gone; the
+-- scripts go by that. If no beat swept for a while (the node was away, or the clock was set), at most MOST_SILENT of
+-- that time counts, and all times are shifted by the rest. So no beat counts as gone just because the node was away.
+-- A beat that is left alone sees after a few sweeps that the others are gone.
 --
 -- returns {new, windows, alerts, lines}   new 1: the beat wasn't known. It is new, was away for too long, or the store lost its
---                                   data. alerts 1: there is something to tell. lines 1: windows of some entry wait in line,
---                                   see line.lua
+--                                   data. alerts 1: alerts may be due. lines 1: windows of some entry wait in line, see line.lua
 
 -- include: now, values
 

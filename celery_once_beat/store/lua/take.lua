@@ -5,7 +5,7 @@
 --                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
---         {'no', 'waits'}         it waits for its turn; it is called then
+--         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
 -- include: end_rules, ends, entry, line, unconsumed, window
@@ -34,8 +34,8 @@ if tonumber(deadline) > NOW then
   end
   return {'no', 'not overdue'}
 end
--- Whether this window, which was published and never began, is tried again now; else when it becomes overdue. Those that
--- are put off become overdue in their order, no more than twenty a second.
+-- For a window that was published and never began: returns true to publish it again now, else false and its new
+-- deadline. Windows that are put off become overdue in order, at most twenty a second.
 local function try_again()
   local start, more, last = read_trying()
   -- pcall: an account that can't be read is its own window's trouble.
@@ -64,9 +64,9 @@ if outcome then
   return {'closed', outcome}
 end
 local is_new = window.fence == 0 and window.backfill == 0
--- Where windows of the entry don't overlap, one that is new waits from its begin on.
-local alone = entry.overlap ~= 'allow' and last_that_began() ~= nil
-if alone and (not is_new or window.state == 'waits_turn') then
+-- A new window is published first, and waits only once it begins.
+local one_by_one = entry.overlap ~= 'allow' and last_that_began() ~= nil
+if one_by_one and (not is_new or window.state == 'waits_turn') then
   if waits_for(window) then
     start_waiting(window, 'waits_turn', 'waits', '1')
     call_next()
@@ -88,6 +88,9 @@ window.publishes = window.publishes + 1
 if window.state == 'again' then
   window.state = 'again_due'
 end
-write_window(window, NOW + CLAIM_LEASE, unpack(alone and in_line(window) and {'waits', '1'} or {}))
+write_window(window, NOW + CLAIM_LEASE)
+if one_by_one and in_line(window) then
+  redis.call('HSET', ENTRY, 'waits', '1')
+end
 keep(OPEN)
 return answer()

@@ -1,6 +1,6 @@
--- What people are to be told of windows. ALERTS is a stream of a shard: each step that decides something of that kind adds
--- an event. A beat takes events (alerts), sends them, and says so of each (alerted). What was taken and isn't sent after a
--- while is taken again by any beat. All beats are one consumer of one group: a name of each beat's own would stay in it.
+-- Alerts of windows. ALERTS is the shard's stream: the script that decides something adds an event. A beat takes
+-- events (alerts), sends each, and confirms it (alerted). An event that isn't confirmed in time is taken by another
+-- beat. All beats share one consumer, since a consumer per beat would remain in the group.
 --
 -- An event has four fields, in this order:
 --
@@ -11,23 +11,23 @@
 --   what     of an end '<outcome> <server ms> <what the failure said>'; of a late one that is open, when it becomes
 --            overdue, server ms; of a pause its note
 --
--- LATE has windows until they are done or late: '<entry>@<start>' → when that is, server ms. ENDS says how those of them
--- ended that have ended and aren't done.
+-- LATE: windows that are not yet done or late, scored by the time at which they become late, server ms. ENDS: how
+-- those in LATE ended that aren't done.
 --
--- pcall: whatever is in the place of these keys stops no window.
+-- pcall: a foreign key in their place must not block a window.
 --
--- A stream has about so many events: while nobody takes them, the oldest are dropped.
+-- A stream has about so many events: without a reader the oldest are dropped.
 
 -- include: entry, window
 
 local MOST_ALERTS = 10000
--- It lives so long after its last event.
+-- Milliseconds after its last event.
 local ALERTS_TTL = 30 * DAY
--- So many windows that failed in a row are named.
+-- How many of a streak are named.
 local MOST_NAMED = 10
 
--- What people want to be told of the entry: the deadline (ms after the start; 0: none), how many failures in a row pause it
--- (0: never), and whether ends that aren't done are told.
+-- The alerts that the entry asks for: the deadline (ms after the start; 0: none), how many failures in a row pause it
+-- (0: never), and whether ends are alerted that aren't done.
 local function read_tells()
   local deadline, failures, ends = string.match(entry.tells, '^(%d+) (%d+) ([01])$')
   if not deadline or not whole(deadline) or not whole(failures) then
@@ -43,7 +43,7 @@ local function read_streak()
   return number and whole(number) or bad_field('streak', text, 'a number and instants'), starts
 end
 
--- Look at what the end of a window will need: if the end couldn't be recorded, the window would restart for ever.
+-- Check before writing: if the end couldn't be recorded, the window would restart for ever.
 local function check_tells()
   if entry.tells and select(2, read_tells()) > 0 then
     read_streak()

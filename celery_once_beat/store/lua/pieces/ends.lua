@@ -2,8 +2,8 @@
 
 -- include: alerts, entry, line, run, times, window
 
--- Make room for one more record. This fails where the key holds no list, so it is the first write of a script: one that
--- stops halfway would count twice.
+-- Trim for one more record. Fails on a foreign key, so it must be the script's first write; a script that stops
+-- halfway would count twice.
 local function make_room()
   if HISTORY_SIZE == 1 then
     redis.call('LTRIM', HISTORY, 1, 0)
@@ -17,10 +17,9 @@ local function look_at_count(name)
   return number_field(name, entry[name] or redis.call('HGET', ENTRY, name), 0)
 end
 
--- A record is short, since there are many: start without its trailing zeros; outcome; when it was claimed; ms after that
--- when its last execution began (0: none, or at once) and when it was closed; attempts, or how many windows were missed;
--- host and process of the beat, host:order for a window that was ordered; the last owner's worker, celery@host as @host. See
--- make_room.
+-- A record, separated by blanks: start without trailing zeros; outcome; claimed (server ms); ms from then to its last
+-- begin (0: none, or at once); ms to its end; attempts, or the number of missed windows; the beat's host and process
+-- (host:order for one that was ordered); the last worker (@host for celery@host). Call make_room first.
 local function remember(start, outcome, claimed, begun, closed, number, beat, owner)
   if HISTORY_SIZE > 0 then
     local text = string.format('%s %s %s %.0f %.0f %d %s %s', string.gsub(start, '%.?0*Z$', ''), outcome, claimed,
@@ -58,7 +57,7 @@ local function close_window(window, outcome, owner, ran)
   call_next()
 end
 
--- The run key may say done for a window that is open; any verb that meets it closes it. Returns the run state.
+-- If the run key says done but the window is open, close it now. Returns the run state.
 local function settle()
   local kind, owner, number = run_state()
   if kind == 'done' and is_open() then
@@ -67,7 +66,7 @@ local function settle()
   return kind, owner, number
 end
 
--- The end of other windows, which wait and are passed over. As close_window, which knows this verb's window alone.
+-- End other windows as skipped. close_window ends only this script's own.
 local function pass_over(others, owner)
   if not others[1] then
     return

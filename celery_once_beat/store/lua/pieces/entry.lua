@@ -70,8 +70,8 @@ local function forget_counts()
   end
 end
 
--- What any verb of a window looks at, as texts; false where there is none. `account` is the window's. `ttl` is how long the
--- hash lives after this, ms.
+-- The fields that a verb of a window needs, as texts; false if absent. `account` is the window's. `ttl` is how long
+-- the hash lives after this, ms.
 local function read_entry()
   local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
     'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START,
@@ -86,7 +86,7 @@ local function read_entry()
   }
 end
 
--- What the end of a window needs, beside its counter.
+-- Validate what the end of a window needs besides its counter.
 local function check_instants()
   instant_field('born', entry.born)
   if entry.since ~= entry.born then
@@ -122,15 +122,15 @@ local function passed()
   return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
 end
 
--- A full server refuses a script's first write if that could need memory, and lets a script go on that has written.
--- What is there already must go on and end: that frees memory, and a lost lease costs a second execution. So a script
--- that changes what is there begins with a write that needs no memory: this one, DEL, ZREM or LTRIM. An answer that repeats
--- an earlier one writes too: WAIT only waits for writes of its own connection, and the first answer may have come on another.
+-- A full server refuses a script's first write if it may need memory, but lets a script continue that has written.
+-- Running windows must be able to end: that frees memory, and a lost lease costs a second execution. So such a script
+-- first writes something that needs none: this, DEL, ZREM or LTRIM. A repeated answer writes too: WAIT counts only
+-- its own connection's writes.
 local function touch_entry()
   redis.call('PEXPIRE', ENTRY, entry.ttl)
 end
 
--- If the hash was lost while its windows are open, the first verb that writes makes it again. It expires all the same.
+-- If the hash was lost while windows are open, the first write makes it again. Give it an expiry.
 local function keep_entry()
   if not entry.cursor then
     touch_entry()

@@ -2,9 +2,9 @@
 
 -- include: entry, line, run, window
 
--- Whether OWNER still has the window, from what run_state() said: 'run', 'wait' if it handed the window to a retry, nil
--- if it is stale. After its lease ran out it has the window again, unless somebody began since: this window or, without
--- overlap, another of its entry. A caller that doesn't know the fence can only go by the run key.
+-- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; nil if it is stale. After its lease
+-- it has the window again, unless another execution began the window, the window went back in line, or, without
+-- overlap, another window of the entry runs. A caller without the fence is judged by the run key alone.
 local function hold(kind, holder)
   if kind == 'run' or kind == 'wait' then
     return is_owner(holder) and kind or nil
@@ -14,12 +14,13 @@ local function hold(kind, holder)
   end
   if is_open() then
     local window = read_window()
-    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held' or another_runs() then
+    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held'
+      or entry.overlap ~= 'allow' and another_runs() then
       return nil
     end
     if redis.call('HGET', ENTRY, 'running') then
       touch_entry()
-      redis.call('HSET', ENTRY, 'running', START) -- it may not be the last that began
+      redis.call('HSET', ENTRY, 'running', START) -- another window may have begun since
     end
     return 'run'
   end

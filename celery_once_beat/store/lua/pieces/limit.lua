@@ -1,4 +1,5 @@
--- A limit: how many windows may run at once, of all entries that name it. Its keys are in a slot of the cluster of their own:
+-- A limit: the most windows, over all entries that name it, that may run at once. Its keys share a cluster slot of
+-- their own:
 --
 --   SLOTS     '<owner> <window>' → the end of its lease, server ms. A window is <entry>@<start>
 --   WAITING   <window> that found no slot → when it asked, server us: no two asked at once
@@ -6,9 +7,9 @@
 --             it was
 --   FEWEST    how many slots there are by the settings of a worker that found none free; for a minute
 --
--- A slot is a lease: it is acquired before begin, renewed with the window's lease, and released after the end. A beat's sweep
--- finds the slots that are free, and makes as many windows overdue as have waited longest. No slot is kept for them: a window
--- that comes first takes it, and who finds none waits again.
+-- A slot is a lease: acquired before begin, renewed with the window's lease, released after the end. A beat finds
+-- free slots and calls as many windows, those that waited longest. No slot is reserved: the first to ask gets it, and
+-- a window that gets none waits again.
 
 -- include: now, values
 
@@ -17,7 +18,7 @@ local function forget_dead()
   redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
 end
 
--- Its slot and that one's owner; nil where it has none.
+-- The member of SLOTS that this window has, and its owner; nil if none.
 local function slot_of(window)
   for _, member in ipairs(redis.call('ZRANGE', SLOTS, 0, -1)) do
     local owner, whose = string.match(member, '^(%S+) (.*)$')

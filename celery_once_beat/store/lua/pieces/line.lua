@@ -1,7 +1,7 @@
 -- The line of an entry whose windows don't overlap: one window has the turn, the others wait.
 --
--- A window whose turn it isn't waits: its state says so, its deadline is far, and none of its messages is out. Whatever
--- frees the turn makes the first in line overdue (call_next); a beat's next sweep publishes it. It is in line until it begins.
+-- A window that waits has the state waits_turn, a far deadline and no message. When the turn is free, call_next makes
+-- the first in line overdue, and a beat's next look publishes it. It stays in line until it begins.
 
 -- include: end_rules, entry, window
 

@@ -1,9 +1,8 @@
--- Windows that were published and never began. Perhaps nobody consumes their queue, and then every copy makes it longer. So
--- one of them at a time is published again; the others are put off, without a message. Each that begins lets more be tried:
--- twice as many each time, up to MOST_TRIED.
+-- Windows that were published and never began. If nobody consumes their queue, each further copy only lengthens it.
+-- So one window of the entry is tried at a time; the others are put off, without a message. Each one that begins lets
+-- more be tried, up to MOST_TRIED.
 --
--- The field `trying` says which one is tried, how many more may be, and when the last of those put off
--- becomes overdue.
+-- The field `trying`: the window that is tried, how many more may be, and the latest deadline of those put off.
 
 -- include: entry, window
 
@@ -30,9 +29,8 @@ local function overdue_again(window)
   return NOW + math.floor(math.min(math.max((NOW - window.claimed) / 8, MARGIN), 600000))
 end
 
--- A copy of `window` has reached a worker, and it is its first begin. So somebody consumes its queue: more may be tried,
--- and the one that is tried needn't wait for its next step. Looks, and returns the function that writes; only where
--- entry.trying says something.
+-- First begin of `window`: its queue is consumed, so more windows may be tried, and the one being tried is overdue
+-- sooner. Reads only; returns the function that writes. Call it only if entry.trying is set.
 local function see_consumed(window)
   local start, more, last = read_trying()
   -- pcall: an account that can't be read is its own window's trouble.

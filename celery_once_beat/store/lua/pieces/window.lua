@@ -6,10 +6,10 @@ local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
 
--- An account is nine numbers, then state, owner and beat; see read_account. `claimed` and `expires` (0: never), server ms,
--- stay texts, since most verbs only pass them on. `turn` changes with each claim, take, begin and hand over, so a late
--- confirm is known as late. `taken` is 1 from a take until its confirm, then SENT once the message went out; 0: not yet.
--- `state` is one of STATES, which store/protocol.py explains.
+-- An account is nine numbers, then state, owner and beat; see read_account. `claimed` and `expires` (0: never),
+-- server ms, stay texts, since most verbs only pass them on. `turn` grows whenever the right to publish or run the
+-- window moves: a confirm with an older turn is late. `taken` is 1 from a take to its confirm, SENT once the message
+-- is out, else 0. `state` is one of STATES, which store/protocol.py explains.
 local SENT = 2
 
 local function new_window(beat, expires)
