@@ -67,8 +67,9 @@ class Recovery:
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
-        #: Until when to look between sweeps: windows wait, or may have to.
-        self._look_until = 0.0
+        #: Whether windows waited at the last sweep, and until when others may have to that were claimed since.
+        self._some_wait = False
+        self._some_may_wait_until = 0.0
         self._next_look = 0.0
         #: The beats that lived at the last sweep; for what is shown and warned of. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ class Recovery:
     def look_in(self) -> float:
         """Seconds until the next look between sweeps, at least 0; infinite where nothing waits."""
         now = steady()
-        return max(self._next_look - now, 0.0) if now < self._look_until else math.inf
+        return max(self._next_look - now, 0.0) if self._some_wait or now < self._some_may_wait_until else math.inf
 
     def hurry(self) -> None:
         """Look at the next tick."""
@@ -132,13 +133,13 @@ class Recovery:
             raise heartbeat  # it never knew the server's time
         self._warn_of_other_apps()
         self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
-        if found.lines or any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots):
-            self.expect_waiting()
+        waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
+        self._some_wait = found.lines or waiting
         return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
 
     def expect_waiting(self) -> None:
-        """Look between sweeps for a while: windows wait, or were claimed that may have to."""
-        self._look_until = steady() + 2 * self._store.settings.recovery_interval
+        """Look between sweeps for a while: windows were claimed that may have to wait."""
+        self._some_may_wait_until = steady() + 2 * self._store.settings.recovery_interval
 
     def look(self) -> list[WindowKey]:
         """Return what is overdue of this beat's entries; raises StoreUnavailableError. The rest is left to sweeps."""
