@@ -32,7 +32,7 @@ def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     known = datetime.now(timezone.utc) - ago
     limits = EndRules(max_attempts=3, recover=True, grace=None)
     loaded = store.load_many(
-        (LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows)
+        LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows
     )
     for row, reply in zip(rows, loaded, strict=True):
         assert isinstance(reply, replies.Loaded), reply
