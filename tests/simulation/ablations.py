@@ -170,7 +170,7 @@ ABLATIONS: dict[str, Ablation] = {
         "without overlap what has begun before waits for the one that runs",
         "begin",
         "return itself and 'skipped' or 'waits_turn', first, over",
-        "return window.fence == 0 and window.backfill == 0 and (itself and 'skipped' or 'waits_turn') or nil, '', {}",
+        "return is_new(window) and (itself and 'skipped' or 'waits_turn') or nil, '', {}",
     ),
     # -- renew, hand_over, finish
     "renew-extends": _lua(

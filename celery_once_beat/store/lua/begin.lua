@@ -143,8 +143,7 @@ end
 local function passed_over(first)
   local newest, others, over = START, {}, {}
   for _, each in ipairs(read_line()) do
-    local is_new = each.window.fence == 0 and each.window.backfill == 0
-    if each.window.state == 'waits_turn' and is_new and each.window.taken == 0 and each.start ~= first then
+    if each.window.state == 'waits_turn' and is_new(each.window) and each.window.taken == 0 and each.start ~= first then
       others[#others + 1] = each
       newest = each.start > newest and each.start or newest
     end
@@ -169,7 +168,7 @@ local function admission()
     return NO_SLOT ~= '' and 'waits_slot' or nil, '', {}
   end
   local over, itself = {}, false
-  if window.fence == 0 and window.backfill == 0 then
+  if is_new(window) then
     if overlap == 'skip' then
       return 'skipped'
     elseif overlap ~= 'buffer_all' then

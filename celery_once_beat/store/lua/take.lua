@@ -63,10 +63,9 @@ if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
-local is_new = window.fence == 0 and window.backfill == 0
 -- A new window is published first, and waits only once it begins.
 local one_by_one = entry.overlap ~= 'allow' and last_that_began() ~= nil
-if one_by_one and (not is_new or window.state == 'waits_turn') then
+if one_by_one and (not is_new(window) or window.state == 'waits_turn') then
   if waits_for(window) then
     start_waiting(window, 'waits_turn', 'waits', '1')
     call_next()
@@ -76,7 +75,7 @@ if one_by_one and (not is_new or window.state == 'waits_turn') then
     redis.call('HSET', ENTRY, 'running', START)
   end
 end
-if is_new and window.taken == SENT then
+if is_new(window) and window.taken == SENT then
   local now, later = try_again()
   if not now then
     set_deadline(later)

@@ -1,6 +1,6 @@
 -- The rules of an entry that end windows.
 
--- include: entry
+-- include: entry, window
 
 -- The outcome of an open window that nobody runs, if a limit ends it; else nil.
 local function limit_reached(window)
@@ -20,7 +20,7 @@ end
 local function too_late(window)
   if entry.grace and entry.grace ~= '-1' then
     local grace = number_field('grace', entry.grace)
-    if window.fence == 0 and window.backfill == 0 and NOW > STARTS_AT + grace then
+    if is_new(window) and NOW > STARTS_AT + grace then
       return 'missed'
     end
   end

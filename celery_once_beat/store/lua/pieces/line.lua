@@ -44,7 +44,7 @@ end
 -- then the older.
 local function goes_before(one, other)
   local function rank(window)
-    return window.state == 'waits_slot' and 0 or (window.fence > 0 or window.backfill == 1) and 1 or 2
+    return window.state == 'waits_slot' and 0 or is_new(window) and 2 or 1
   end
   local first, second = rank(one.window), rank(other.window)
   return first < second or first == second and one.start < other.start
@@ -102,7 +102,7 @@ local function end_of_wait(window)
   if window.expires ~= '0' then
     at = math.min(at, tonumber(window.expires) + 1)
   end
-  if window.fence == 0 and window.backfill == 0 and entry.grace and entry.grace ~= '-1' then
+  if is_new(window) and entry.grace and entry.grace ~= '-1' then
     at = math.min(at, STARTS_AT + number_field('grace', entry.grace) + 1)
   end
   return math.max(at, NOW + MARGIN)

@@ -37,6 +37,11 @@ local function read_account(account, start)
   }
 end
 
+-- It has never begun, and nobody ordered it.
+local function is_new(window)
+  return window.fence == 0 and window.backfill == 0
+end
+
 -- The window of this verb. Where the hash was lost while it is open, it has no account.
 local function read_window()
   if not entry.account then
@@ -44,7 +49,6 @@ local function read_window()
   end
   return read_account(entry.account, START)
 end
-
 
 -- `...` are further fields of the entry hash and their values, here and below.
 local function write_window_at(start, member, w, deadline, ...)
