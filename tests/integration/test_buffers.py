@@ -175,7 +175,9 @@ def test_all_run_in_order(make: Any) -> None:
     assert isinstance(tick.begin(9), Begun)
     assert tick.due_after_end(9) == []
     assert tick.raw.hget(tick.store.entry_key("tick"), "waits") is None
-    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.store.shard_of("tick"))), "no beat sweeps often"
+    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.store.shard_of("tick"))), (
+        "no beat looks between sweeps"
+    )
     assert tick.counts == {"done": 5}
 
 
@@ -534,6 +536,18 @@ def test_no_slot_and_buffer(make: Any) -> None:
     assert isinstance(tick.begin(1), Begun)
     assert not tick.make_due(1), "it runs"
     assert tick.due_after_end(1) == [2]
+
+
+def test_what_waits_for_a_slot_keeps_the_turn_that_it_was_given(make: Any) -> None:
+    """Also where it is the last in line: a newer one that finds a slot waits for it."""
+    tick = make(overlap="buffer_all")
+    tick.begin(1)
+    assert tick.begin(2) == Waits(tick.start(1))
+    assert tick.due_after_end(1) == [2]
+    tick.publish(2)
+    assert tick.begin(2, no_slot="reports") == Waits(None)
+    assert tick.begin(3) == Waits(tick.start(2))
+    assert isinstance(tick.begin(2), Begun)
 
 
 def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> None:

@@ -200,7 +200,9 @@ if note_consumed then
   note_consumed()
 end
 if found and STATES[found] then
-  call_next()
+  if found == 'waits_turn' then -- else it has the turn itself
+    call_next()
+  end
   local reply = {'waits', first}
   for _, each in ipairs(over) do
     reply[#reply + 1] = each.start
