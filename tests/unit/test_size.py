@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "celery_once_beat"
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_375,
-    "Lua": 1_833,
+    "Python": 19_376,
+    "Lua": 1_844,
     "the largest module": 806,
-    "tests": 54_210,
+    "tests": 54_221,
     "words of README": 900,
-    "characters of a begin": 26_516,
+    "characters of a begin": 26_597,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
