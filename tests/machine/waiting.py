@@ -118,7 +118,7 @@ class WaitingWorld(World):
             lines.last = fields.get("running")
             overlap = fields.get("overlap")
             lines.overlap = None if overlap in (None, "-") else overlap
-            if (lines.overlap or self.of_task) == "allow":
+            if fields and (lines.overlap or self.of_task) == "allow":
                 self.overlapped.add(entry)
         return found
 
