@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
+import celery_once_beat
 from celery_once_beat.store.scripts import BEGIN
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "celery_once_beat"
+PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
     "Python": 19_376,
     "Lua": 1_844,
     "the largest module": 806,
-    "tests": 54_221,
+    "tests": 54_225,
     "words of README": 900,
     "characters of a begin": 26_597,
 }
