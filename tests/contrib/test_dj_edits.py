@@ -255,7 +255,7 @@ def test_a_window_runs_by_one_of_two_names(
     assert [*store.account("old").open] == [window]
     quick.look()
     assert store.account("new") is None, "it waits"
-    quick._renamed["new"] = "old", 0.0
+    quick._renamed["new"] = "old", 0.0, ""
     quick.look()
     assert store.account("new").cursor == window
     assert [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"] == [
@@ -581,6 +581,29 @@ def test_a_pause_goes_along_with_its_row(
     assert not rename("first").paused
     assert store.pause("first", words)
     assert rename("second").paused
+
+
+def test_a_pause_goes_along_where_two_beats_start(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row was renamed while no beat ran. The beat that starts second finds the old name as the first does."""
+    monkeypatch.setattr("celery_once_beat.contrib.django.scheduler._SEEN_BY_ALL", 3600.0)
+    make(rows, ago(600), "first")
+    beat_that_left()
+    assert store.pause("first", check_words("anna", "too many"))
+    save(rows, name="second")
+    beats = [new_beat(), new_beat()]
+    for beat in [*beats, *beats]:
+        beat.look()
+    assert store.account("second") is None, "both wait until all know"
+    for beat in beats:
+        old, _, fingerprint = beat._renamed["second"]
+        beat._renamed["second"] = old, 0.0, fingerprint
+        for _ in range(3):
+            beat.look()
+            beat.entries.wake(math.inf)
+    assert store.account("second").paused
+    assert store.account("first").fingerprint == "-", "no beat has it any more"
 
 
 @pytest.mark.parametrize("lives", [True, False])

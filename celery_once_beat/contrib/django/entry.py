@@ -74,6 +74,8 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         source = model.scheduler
         if source is None:
             raise SettingError(f"row {self.name!r} has no schedule: interval, crontab, solar and clocked are all empty")
+        if source is model.interval and source.every <= 0:
+            raise SettingError(f"row {self.name!r}, its interval: found every {source.every}, expected at least 1")
         begins = None if model.start_time is None else instant(model.start_time)
         ends = None if model.expires is None else instant(model.expires)
         one_off = bool(model.one_off)

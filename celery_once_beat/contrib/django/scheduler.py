@@ -56,8 +56,9 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._one_offs: list[BeatEntry] = []
         #: Those of them that are named in the log, since their time is past and they never ran.
         self._passed: set[BeatEntry] = set()
-        #: Name of a row → the one that it had, and when all beats know (time.monotonic()).
-        self._renamed: dict[str, tuple[str, float]] = {}
+        #: Name of a row → the one that it had, when all beats know (time.monotonic()), and that one's fingerprint, ''
+        #: where it was told to be gone.
+        self._renamed: dict[str, tuple[str, float, str]] = {}
         self._database_away_since: float | None = None
         #: Whether it is known which rows were switched off, deleted or renamed while no beat ran.
         self._caught_up = False
@@ -205,20 +206,25 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             return
         schedule = self._seen.schedule
         names = {source.row: name for name, source in schedule.items() if _key(source) is not None}
-        left = Lookup(self.store).rows(schedule)
-        self.unload({name: fingerprint for name, (_, fingerprint) in left.items()})
-        for old, (row, _) in left.items():
+        gone: dict[str, str] = {}
+        for old, (row, fingerprint) in Lookup(self.store).rows(schedule).items():
             entry = self.entries.get(names.get(row, ""))
             if entry is not None and not entry.stored and entry.cursor is None:
                 entry.set_first_seen(entry.source.edited_at, None)
-                self._wait_for_all(entry, old)
+                self._wait_for_all(entry, old, fingerprint)  # beats that start now find the old name too
+            else:
+                gone[old] = fingerprint
+        self.unload(gone)
         self._caught_up = True
 
     # -- new names --------------------------------------------------------------------------------------------
 
-    def _wait_for_all(self, entry: BeatEntry, old: str) -> None:
-        """Let a renamed entry rest until every beat has seen its new name."""
-        self._renamed[entry.name] = old, time.monotonic() + _SEEN_BY_ALL
+    def _wait_for_all(self, entry: BeatEntry, old: str, fingerprint: str = "") -> None:
+        """Let a renamed entry rest until every beat has seen its new name.
+
+        With ``fingerprint``, that of the old name's definition, the old name is unloaded then.
+        """
+        self._renamed[entry.name] = old, time.monotonic() + _SEEN_BY_ALL, fingerprint
         self._wait(entry, old)
 
     def _wait(self, entry: BeatEntry, old: str) -> None:
@@ -228,23 +234,28 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _see_to_renamed(self) -> None:
         """Let renamed rows go on after what ran under their old names; raises StoreUnavailableError."""
         waiting = {entry.name for entry in self.entries.unloaded()}
-        for name, (old, until) in list(self._renamed.items()):
+        for name, (old, until, fingerprint) in list(self._renamed.items()):
             entry = self.entries.get(name)
             if entry is None or entry.cursor is not None:
-                del self._renamed[name]
+                self._forget_old(name, old, fingerprint)
             elif until <= time.monotonic() or name in waiting:
                 account = self._account_of(name, old)
                 if account is not None and _has_had_its_window(entry, account):
                     assert self._database is not None
                     self._database.disable(entry.source, lambda: True)
-                    self._wait_for_all(entry, old)
+                    self._wait_for_all(entry, old, fingerprint)
                     continue
                 if account is not None:
                     entry.pause = _pause(account)
                     if entry.counts_from is None:
                         entry.set_first_seen(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
-                del self._renamed[name]
+                self._forget_old(name, old, fingerprint)
                 self.entries.wake_up(name)
+
+    def _forget_old(self, name: str, old: str, fingerprint: str) -> None:
+        del self._renamed[name]
+        if fingerprint:
+            self.unload({old: fingerprint})
 
     def _account_of(self, name: str, old: str) -> EntryAccount | None:
         """What is known of a row by its old name; raises StoreUnavailableError."""
