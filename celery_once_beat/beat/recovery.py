@@ -43,13 +43,12 @@ _MOST = 100
 _PUT_OFF = 3600.0
 #: Seconds between two looks while windows wait for others: one begins within 0.3 s of the end before it.
 _WHILE_SOME_WAIT = 0.2
-#: ``Taken.publishes`` where nobody took the window before: its claim, or its order, counts as the first. A window that
-#: waits begins anew, at none.
+#: ``Taken.publishes`` at the first take: the claim, or the order, counts as 1. A window that waits restarts at 0.
 _FIRST_TAKEN = 2
 
 
 class Recovery:
-    """One beat's look at what is overdue, every ``recovery_interval``; it is its heartbeat too."""
+    """One beat's sweep, every ``recovery_interval``: it finds what is overdue, and is the heartbeat too."""
 
     def __init__(
         self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, app: str = ""
@@ -58,7 +57,7 @@ class Recovery:
         self._entries = entries
         #: As :func:`~celery_once_beat.settings.describe_app` says it.
         self._app = app
-        #: Of which app each beat is that lives.
+        #: The app of each beat that lives.
         self._apps: dict[str, str | None] = {}
         self._beat = beat
         self._clock = clock
@@ -71,7 +70,7 @@ class Recovery:
         self._some_wait = False
         self._some_may_wait_until = 0.0
         self._next_look = 0.0
-        #: The beats that lived at the last sweep; for what is shown and warned of. Scripts know it by themselves.
+        #: The beats that lived at the last sweep, for warnings. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
         self._known_in: set[int] = set()
@@ -85,9 +84,9 @@ class Recovery:
         self.heard = False
         #: What the last sweep wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
-        #: How many of each shard's longest overdue windows are passed over, since nobody could move them.
+        #: Per shard, how many of the longest overdue windows to skip, since nobody could move them.
         self._skip: dict[int, int] = {}
-        #: Shards of which the last sweep may not have read all, and those with a window that was moved since.
+        #: Shards with more overdue windows than were read, and shards where a window was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged: dict[str, str] = {}
@@ -112,7 +111,7 @@ class Recovery:
 
         Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, that is ``away``.
         """
-        # What this beat couldn't move mustn't hide what lies behind it: this look begins after that.
+        # Start after the windows that this beat couldn't move, so that they don't hide others.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
@@ -150,9 +149,9 @@ class Recovery:
         return [window for window in found if self._entries.get(window.entry) is not None]
 
     def _call_waiting(self, limits: Iterable[str], free_slots: Iterable[FreeSlots | OnceError]) -> list[WindowKey]:
-        """Let windows be overdue for which there are slots of their limit; returns them.
+        """Make windows overdue whose limit has free slots; return them.
 
-        Those that have ended meanwhile leave their slots to others, which are called at the next tick.
+        If one has ended meanwhile, sweep again at the next tick to call another.
         """
         called: list[WindowKey] = []
         for limit, found in zip(limits, free_slots, strict=True):
@@ -173,7 +172,7 @@ class Recovery:
         return called
 
     def see_changes(self) -> None:
-        """Put in force what the last look found to be set anew; raises StoreUnavailableError."""
+        """Put in force what the last sweep found to have changed; raises StoreUnavailableError."""
         asked, found = self._changed
         self._changed = [], []
         if self.defined is not None:
@@ -216,7 +215,7 @@ class Recovery:
         return windows
 
     def not_refused(self, overdue: Sequence[WindowKey]) -> Iterator[WindowKey]:
-        """Leave out what the broker would refuse again, for a missing exchange, say, or a queue of another type.
+        """Leave out windows that the broker would refuse again, for a missing exchange, say, or a queue of another type.
 
         Of an entry whose last message it refused, only the oldest window is tried: once that goes out, all are.
         """
@@ -347,7 +346,7 @@ class Recovery:
         signals.window_closed.send(sender=self._sender, window=ended, outcome=outcome, count=1)
 
     def _log_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
-        """Log a lasting trouble once, not at every look that meets it."""
+        """Log a lasting trouble once, not at every sweep that meets it."""
         text = str(error)
         if self._logged.get(what) != text:
             known = text in self._logged.values()  # one broken field concerns each window of its entry

@@ -1,8 +1,8 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
-From this and from ``lua/`` the script is made that a server gets. A verb's file says in its header what it does and
-answers, and which files of ``lua/pieces/`` it includes; a piece may include others. Each stands in the script once, in
-front of what names it. Keys, arguments and the constants below are known everywhere by their names, in capitals.
+A server's script is built from this table and ``lua/``. A verb's file header says what it does and every reply; its
+line ``-- include:`` names its pieces, which may include others. Each piece stands in the script once, before its first
+use. Keys, arguments and the constants below are Lua locals in capitals.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _include(file: str, included: dict[str, str]) -> None:
 # -- the verbs ------------------------------------------------------------------------------------------------------
 # An argument is a text unless a kind stands behind it.
 
-#: The keys of what may end a window.
+#: The keys of a verb that may end a window.
 _OF_WINDOW = "entry open history run lines failures alerts late ends"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
@@ -285,7 +285,7 @@ ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.rea
 ALERTS = Verb("alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True)
 ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word)
 NOTE = Verb("note", "orders", "call words", codec.read_word)
-#: For people who look again and again: of 5,000 hashes it tells in an instant which have changed.
+#: For readers that poll: shows which of 5,000 hashes changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
 SWEEP = Verb("sweep", "beats open lines late alerts", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.

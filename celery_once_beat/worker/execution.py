@@ -1,13 +1,12 @@
 """One delivery's execution of a window: the steps of ``protocol``, as a Celery task needs it.
 
 A refused copy raises Ignore, which leaves no trace in the result. Where the store can't be asked, the message is put
-back to come again. A retry is given the window before its message is published, since the message can reach another
-worker before this execution has returned. ``protocol`` says what else can go wrong.
+back to come again. The window is handed to a retry before its message is published, since another worker may get it
+at once. ``protocol`` says what else can go wrong.
 
-The end is recorded once Celery has done all that it does for a task that ended: the callbacks are sent, the result is
-stored, hooks and signals have run (``traced``). Killed before, the window runs again, as a task with late acks does.
-What has lost its window reports nothing: if the lease may run out before that, the store is asked as soon as the body
-has ended.
+The end is recorded after Celery has finished the task: callbacks sent, result stored, hooks and signals run
+(``traced``). If the process is killed before that, the window runs again, as with late acks. A stale execution must
+report nothing: if its lease may run out meanwhile, it asks the store as soon as the body ends.
 """
 
 from __future__ import annotations
@@ -212,9 +211,10 @@ class Execution(WindowExecution):
         self.limit = limit if isinstance(self._slot, Acquired) else None
 
     def _leave_to_others(self, request: Any, limit: str) -> NoReturn:
-        """Leave a message to workers that know its limit. If none comes, a beat publishes the window by its entry.
+        """Put the message back for workers that know its limit.
 
-        Its limit may be gone, and the message with it: as long as it waits in workers, nobody else asks for the window.
+        After _MOST_UNKNOWN times discard it: the limit may be gone, and while the message waits in workers no beat
+        publishes the window anew.
         """
         if times_put_back(request) >= _MOST_UNKNOWN:
             self.store.discarded(self.key, self.retry, host_of(self.owner))
@@ -231,10 +231,10 @@ class Execution(WindowExecution):
         )
 
     def _keeps_slot(self) -> bool:
-        """Whether its slot, if it needs one, is held for at least as long as the lease that it has just begun.
+        """Whether its slot, if it needs one, outlasts the lease that it has just begun.
 
-        The slot was acquired before the lease, perhaps long before: this process slept, or Redis was slow. If the slot
-        could end first, or was that of an execution that has died, the store is asked.
+        The slot was acquired first, perhaps long ago: this process slept, or Redis was slow. If it may end first, or
+        belonged to an execution that has died, renew it.
         """
         if self.limit is None or self.lease is None:
             return True
@@ -262,7 +262,7 @@ class Execution(WindowExecution):
             self.store.release_slot(limit, self.key, self.owner, forget=forget)
         except OnceError as exc:
             logger.debug("once: slot of %r not released: %s", limit, exc)
-        self.limit = None  # not before: what is raised into this from outside comes here again
+        self.limit = None  # last: an exception raised from outside during the release tries it again
 
     # -- giving back
 
