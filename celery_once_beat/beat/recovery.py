@@ -215,7 +215,7 @@ class Recovery:
         return windows
 
     def not_refused(self, overdue: Sequence[WindowKey]) -> Iterator[WindowKey]:
-        """Leave out windows that the broker would refuse again, for a missing exchange, say, or a queue of another type.
+        """Leave out windows that the broker would refuse again, for a missing exchange or a queue of another type.
 
         Of an entry whose last message it refused, only the oldest window is tried: once that goes out, all are.
         """
