@@ -27,8 +27,10 @@ __all__ = (
 MOST_FAILURE = 200
 #: Most characters of a failure's text that are read: a password in it may be long.
 _MOST_READ = 8192
-#: A password by its name, in a URL's query or in a database's connection string.
-_NAMED_PASSWORD = re.compile(r"""(?i)(passw(?:or)?d|pwd)=('[^']*'|"[^"]*"|[^\s&;,]+)""")
+#: A password by its name: in a URL's query, in a database's connection string, or in a dict as Python shows it.
+_NAMED_PASSWORD = re.compile(
+    r"""(?i)(passw(?:or)?d|pwd)(['"]?\s{0,3}[=:]\s{0,3})('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s&;,'"}]+)"""
+)
 #: Most characters of a value in a message.
 _SHOWN = 80
 #: Most characters of a name that somebody else wrote.
@@ -88,7 +90,7 @@ def without_passwords(text: str) -> str:
 
     A password that isn't quoted may hold "@" and "/": it ends at the last "@" before a blank.
     """
-    return _NAMED_PASSWORD.sub(r"\1=***", re.sub(r"\S+", _without_password, text))
+    return _NAMED_PASSWORD.sub(r"\1\2***", re.sub(r"\S+", _without_password, text))
 
 
 def _without_password(word: re.Match[str]) -> str:

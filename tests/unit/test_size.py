@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_376,
+    "Python": 19_400,
     "Lua": 1_844,
     "the largest module": 806,
     "tests": 54_225,

@@ -47,6 +47,8 @@ def test_a_guess_is_written_as_the_caller_writes_names() -> None:
         "pwd=secret",
         "password='a secret'",
         'password="a secret" host=h',
+        "PASSWORD = secret",
+        "{'password': 'a secret', 'host': 'h'}",
     ],
 )
 def test_a_value_is_shown_without_a_password(text: str) -> None:

@@ -75,9 +75,10 @@ class OnceAdminMixin:
         return fieldsets
 
     def get_changelist_instance(self: Any, request: Any) -> Any:
-        """As the base's; the store is asked once for all rows of the page."""
+        """As the base's; the store is asked once for all rows of the page, when the first of them is shown."""
         changelist = super().get_changelist_instance(request)  # type: ignore[misc]
-        self._read_windows(changelist.result_list)
+        for row in changelist.result_list:  # an action comes by here too, and shows none
+            row._once_page = changelist.result_list  # noqa: SLF001  # ours
         return changelist
 
     @admin.display(description="next window")
@@ -117,7 +118,7 @@ class OnceAdminMixin:
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
-            self._read_windows([row])
+            self._read_windows(getattr(row, "_once_page", [row]))
         found: RowWindows = row._once_windows  # noqa: SLF001  # ours
         return found
 
