@@ -28,7 +28,7 @@ _LASTS = 1.0
 #: Seconds that a client has for all of it: to send its request, and to take the answer.
 _PATIENCE = 10.0
 _NOT_FOR_OTHERS = b"Host: expected localhost or 127.0.0.1. --host 0.0.0.0 lets other machines read the metrics.\n"
-#: Clients at a time. Others are turned away: each has a thread.
+#: Clients at a time: each has a thread. For one more the oldest goes, so that half-sent requests keep nobody out.
 MOST_CLIENTS = 32
 
 
@@ -42,18 +42,18 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Let a thread answer."""
-        if len(self._clients) < MOST_CLIENTS:
-            self._clients[request] = time.monotonic() + _PATIENCE
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        clients = list(self._clients)
+        if len(clients) >= MOST_CLIENTS:
+            self._clients.pop(clients[0], None)
+            _end(clients[0])
+        self._clients[request] = time.monotonic() + _PATIENCE
+        super().process_request(request, client_address)
 
     def service_actions(self) -> None:
         """End what takes too long: a byte now and then keeps a socket's own time limit from running out."""
         for request, until in list(self._clients.items()):
             if time.monotonic() > until:
-                with suppress(OSError):  # it ends at this moment
-                    request.shutdown(socket.SHUT_RDWR)
+                _end(request)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
@@ -64,6 +64,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         """Say nothing of a client that went, or was too slow."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
+
+
+def _end(request: socket.socket) -> None:
+    with suppress(OSError):  # it ends at this moment
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):
