@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_400,
+    "Python": 19_390,
     "Lua": 1_844,
     "the largest module": 806,
-    "tests": 54_225,
+    "tests": 54_243,
     "words of README": 900,
     "characters of a begin": 26_597,
 }
