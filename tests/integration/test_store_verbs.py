@@ -1381,7 +1381,7 @@ def test_a_clock_that_goes_back_makes_no_beat_older_or_younger(two: Stage) -> No
     two.silent(-3590, "later")
     assert two.store.overdue("earlier", T0, 0).new == set()
     assert not has_it(two, "earlier", MARK)
-    two.raw.zincrby(two.beats_key, -5001, "later")
+    two.raw.zincrby(two.beats_key, -6000, "later")
     two.store.heartbeat("earlier")
     assert has_it(two, "earlier", MARK)
 
