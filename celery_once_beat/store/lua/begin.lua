@@ -1,5 +1,5 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
--- it did the first time.
+-- it did the first time. Only a window that it skipped is then {'closed', ''}, and the copy counted.
 --
 -- Where windows of an entry don't overlap, one that has begun before goes first; see line.lua. With overlap skip, a
 -- new window without the turn is skipped. With a buffer it waits, and this copy is dropped: buffer_one keeps the
