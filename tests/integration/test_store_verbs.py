@@ -104,438 +104,138 @@ def stage(new_stage: Callable[..., Stage]) -> Stage:
 # ----------------------------------------------------------------------------------------------- the table
 
 
-# state       | verb             | answer                      | next state | deadline, seconds from now
+# answer | next state | deadline, seconds from now | verbs | states in which they answer so
 # A deadline of "same" hasn't moved; "-": the window owes no outcome.
 TABLE = """
-  unseen      | claim            | Claimed turn=1              | open       | 5
-  unseen      | claim, beat-2    | Claimed turn=1              | open       | 5
-  unseen      | confirm          | Unchanged                   | unseen     | -
-  unseen      | unconfirm        | Unchanged                   | unseen     | -
-  unseen      | not yet          | Unchanged                   | unseen     | -
-  unseen      | astray           | Unchanged                   | unseen     | -
-  unseen      | done by result   | Unchanged                   | unseen     | -
-  unseen      | take overdue     | Unchanged                   | unseen     | -
-  unseen      | begin A          | Begun attempt=1             | running A  | -
-  unseen      | begin B, n=1     | Begun attempt=1             | running B  | -
-  unseen      | expired, n=0     | Unchanged                   | unseen     | -
-  unseen      | backfill         | Claimed turn=1              | open       | 10
-  unseen      | unknown, n=0     | Unchanged                   | unseen     | -
-  unseen      | receive, n=0     | Unchanged                   | unseen     | -
-  unseen      | abandon          | Unchanged                   | unseen     | -
-  unseen      | abandon running  | Unchanged                   | unseen     | -
-
-  claimed     | claim            | Claimed turn=1              | open       | same
-  claimed     | claim, beat-2    | Moved                       | open       | same
-  claimed     | confirm          | Confirmed                   | open       | 600
-  claimed     | unconfirm        | Confirmed                   | open       | 1
-  claimed     | not yet          | Confirmed                   | open       | 5
-  claimed     | astray           | Closed outcome=untracked    | closed     | -
-  claimed     | done by result   | Closed outcome=done         | closed     | -
-  claimed     | take             | Unchanged                   | open       | same
-  claimed     | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  claimed     | begin A          | Begun attempt=1             | running A  | 31
-  claimed     | begin B, n=1     | Begun attempt=1             | running B  | 31
-  claimed     | renew A          | Stale                       | open       | same
-  claimed     | hand over A      | Stale                       | open       | same
-  claimed     | finish A         | Stale                       | open       | same
-  claimed     | finish A, again  | Stale                       | open       | same
-  claimed     | expired, n=0     | Closed outcome=expired      | closed     | -
-  claimed     | expired, n=1     | Unchanged                   | open       | same
-  claimed     | backfill         | Open                        | open       | same
-  claimed     | unknown, n=0     | Confirmed                   | open       | 1
-  claimed     | unknown, n=1     | Unchanged                   | open       | same
-  claimed     | receive, n=0     | Confirmed                   | open       | 31
-  claimed     | abandon          | Finished                    | closed     | -
-  claimed     | abandon running  | Finished                    | closed     | -
-
-  published   | claim            | Claimed turn=1              | open       | same
-  published   | claim, beat-2    | Moved                       | open       | same
-  published   | confirm          | Confirmed                   | open       | 600
-  published   | unconfirm        | Confirmed                   | open       | 1
-  published   | not yet          | Unchanged                   | open       | same
-  published   | astray           | Closed outcome=untracked    | closed     | -
-  published   | done by result   | Closed outcome=done         | closed     | -
-  published   | take             | Unchanged                   | open       | same
-  published   | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  published   | begin A          | Begun attempt=1             | running A  | 31
-  published   | begin B, n=1     | Begun attempt=1             | running B  | 31
-  published   | renew A          | Stale                       | open       | same
-  published   | hand over A      | Stale                       | open       | same
-  published   | finish A         | Stale                       | open       | same
-  published   | revoke A         | Stale                       | open       | same
-  published   | expired, n=0     | Closed outcome=expired      | closed     | -
-  published   | backfill         | Open                        | open       | same
-  published   | unknown, n=0     | Confirmed                   | open       | 1
-  published   | unknown, n=1     | Unchanged                   | open       | same
-  published   | receive, n=0     | Confirmed                   | open       | 31
-  published   | receive, n=1     | Confirmed                   | open       | 31
-  published   | abandon          | Finished                    | closed     | -
-  published   | abandon running  | Finished                    | closed     | -
-
-  running     | claim            | Moved                       | running A  | same
-  running     | claim, beat-2    | Moved                       | running A  | same
-  running     | confirm          | Unchanged                   | running A  | same
-  running     | unconfirm        | Unchanged                   | running A  | same
-  running     | not yet          | Unchanged                   | running A  | same
-  running     | astray           | Unchanged                   | running A  | same
-  running     | done by result   | Unchanged                   | running A  | same
-  running     | take             | Unchanged                   | running A  | same
-  running     | take overdue     | Unchanged                   | running A  | 31
-  running     | begin A          | Begun attempt=1             | running A  | 31
-  running     | begin B          | Busy                        | running A  | same
-  running     | begin B, n=1     | Busy                        | running A  | same
-  running     | renew A          | Renewed                     | running A  | 31
-  running     | renew B          | Stale                       | running A  | same
-  running     | hand over A      | HandedOver                  | waiting 1  | 660
-  running     | hand over B      | Stale                       | running A  | same
-  running     | finish A         | Finished                    | closed     | -
-  running     | finish B         | Stale                       | running A  | same
-  running     | finish A, again  | Again                       | open       | 60
-  running     | revoke A         | Finished                    | closed     | -
-  running     | expired, n=0     | Unchanged                   | running A  | same
-  running     | expired, n=1     | Unchanged                   | running A  | same
-  running     | backfill         | Open                        | running A  | same
-  running     | unknown, n=0     | Unchanged                   | running A  | same
-  running     | receive, n=0     | Unchanged                   | running A  | same
-  running     | abandon          | Busy                        | running A  | same
-  running     | abandon running  | Finished                    | closed     | -
-
-  died        | claim            | Moved                       | open       | same
-  died        | claim, beat-2    | Moved                       | open       | same
-  died        | confirm          | Unchanged                   | open       | same
-  died        | unconfirm        | Unchanged                   | open       | same
-  died        | not yet          | Unchanged                   | open       | same
-  died        | astray           | Unchanged                   | open       | same
-  died        | done by result   | Unchanged                   | open       | same
-  died        | take             | Unchanged                   | open       | same
-  died        | take overdue     | Taken retry=0 attempts=1    | open       | 5
-  died        | begin A          | Begun attempt=1             | running A  | 31
-  died        | begin B          | Begun attempt=2             | running B  | 31
-  died        | begin B, n=1     | Begun attempt=2             | running B  | 31
-  died        | renew A          | Renewed                     | running A  | 31
-  died        | renew B          | Stale                       | open       | same
-  died        | hand over A      | HandedOver                  | waiting 1  | 660
-  died        | hand over B      | Stale                       | open       | same
-  died        | finish A         | Finished                    | closed     | -
-  died        | finish B         | Stale                       | open       | same
-  died        | finish A, again  | Again                       | open       | 60
-  died        | expired, n=0     | Unchanged                   | open       | same
-  died        | backfill         | Open                        | open       | same
-  died        | unknown, n=0     | Unchanged                   | open       | same
-  died        | receive, n=0     | Confirmed                   | open       | 31
-  died        | abandon          | Finished                    | closed     | -
-  died        | abandon running  | Finished                    | closed     | -
-
-  taken       | claim            | Moved                       | open       | same
-  taken       | claim, beat-2    | Moved                       | open       | same
-  taken       | confirm          | Confirmed                   | open       | 600
-  taken       | unconfirm        | Confirmed                   | open       | 1
-  taken       | not yet          | Confirmed                   | open       | 5
-  taken       | astray           | Closed outcome=untracked    | closed     | -
-  taken       | done by result   | Unchanged                   | open       | same
-  taken       | take             | Taken retry=0 attempts=1    | open       | same
-  taken       | take overdue     | Taken retry=0 attempts=1    | open       | 5
-  taken       | begin A          | Begun attempt=1             | running A  | 31
-  taken       | begin B          | Begun attempt=2             | running B  | 31
-  taken       | renew A          | Renewed                     | running A  | 31
-  taken       | renew B          | Stale                       | open       | same
-  taken       | hand over A      | HandedOver                  | waiting 1  | 660
-  taken       | finish A         | Finished                    | closed     | -
-  taken       | finish B         | Stale                       | open       | same
-  taken       | backfill         | Open                        | open       | same
-  taken       | unknown, n=0     | Confirmed                   | open       | 1
-  taken       | receive, n=0     | Confirmed                   | open       | 31
-  taken       | abandon          | Finished                    | closed     | -
-  taken       | abandon running  | Finished                    | closed     | -
-
-  followed    | begin A          | Busy                        | running B  | same
-  followed    | begin B          | Begun attempt=2             | running B  | 31
-  followed    | renew A          | Stale                       | running B  | same
-  followed    | renew B          | Renewed                     | running B  | 31
-  followed    | hand over A      | Stale                       | running B  | same
-  followed    | finish A         | Stale                       | running B  | same
-  followed    | finish A, again  | Stale                       | running B  | same
-  followed    | finish B         | Finished                    | closed     | -
-  followed    | unknown, n=0     | Unchanged                   | running B  | same
-  followed    | receive, n=0     | Unchanged                   | running B  | same
-  followed    | abandon          | Busy                        | running B  | same
-  followed    | abandon running  | Finished                    | closed     | -
-
-  waiting     | claim            | Moved                       | waiting 1  | same
-  waiting     | claim, beat-2    | Moved                       | waiting 1  | same
-  waiting     | confirm          | Unchanged                   | waiting 1  | same
-  waiting     | unconfirm        | Unchanged                   | waiting 1  | same
-  waiting     | not yet          | Unchanged                   | waiting 1  | same
-  waiting     | astray           | Unchanged                   | waiting 1  | same
-  waiting     | done by result   | Unchanged                   | waiting 1  | same
-  waiting     | take             | Unchanged                   | waiting 1  | same
-  waiting     | take overdue     | Unchanged                   | waiting 1  | 62
-  waiting     | begin A          | Busy                        | waiting 1  | same
-  waiting     | begin B          | Busy                        | waiting 1  | same
-  waiting     | begin B, n=1     | Begun attempt=1             | running B  | 31
-  waiting     | begin B, n=2     | Busy                        | waiting 1  | same
-  waiting     | renew A          | Stale                       | waiting 1  | same
-  waiting     | renew B          | Stale                       | waiting 1  | same
-  waiting     | hand over A      | HandedOver                  | waiting 1  | same
-  waiting     | hand over A, n=2 | Stale                       | waiting 1  | same
-  waiting     | hand over B      | Stale                       | waiting 1  | same
-  waiting     | finish A         | Stale                       | waiting 1  | same
-  waiting     | finish A, again  | Stale                       | waiting 1  | same
-  waiting     | revoke A         | Finished                    | closed     | -
-  waiting     | finish B         | Stale                       | waiting 1  | same
-  waiting     | expired, n=0     | Unchanged                   | waiting 1  | same
-  waiting     | expired, n=1     | Closed outcome=expired      | closed     | -
-  waiting     | backfill         | Open                        | waiting 1  | same
-  waiting     | unknown, n=0     | Unchanged                   | waiting 1  | same
-  waiting     | unknown, n=1     | Confirmed                   | waiting 1  | 62
-  waiting     | receive, n=0     | Unchanged                   | waiting 1  | same
-  waiting     | receive, n=1     | Confirmed                   | waiting 1  | 62
-  waiting     | abandon          | Finished                    | closed     | -
-  waiting     | abandon running  | Finished                    | closed     | -
-
-  due again   | claim            | Moved                       | open       | same
-  due again   | confirm          | Unchanged                   | open       | same
-  due again   | take             | Unchanged                   | open       | same
-  due again   | take overdue     | Taken retry=1 attempts=0    | open       | 5
-  due again   | begin A          | Busy                        | open       | same
-  due again   | begin B          | Busy                        | open       | same
-  due again   | begin B, n=1     | Begun attempt=1             | running B  | 31
-  due again   | renew A          | Stale                       | open       | same
-  due again   | finish A         | Stale                       | open       | same
-  due again   | revoke A         | Stale                       | open       | same
-  due again   | finish B         | Stale                       | open       | same
-  due again   | expired, n=0     | Unchanged                   | open       | same
-  due again   | expired, n=1     | Closed outcome=expired      | closed     | -
-  due again   | backfill         | Open                        | open       | same
-  due again   | unknown, n=0     | Unchanged                   | open       | same
-  due again   | unknown, n=1     | Confirmed                   | open       | 1
-  due again   | receive, n=0     | Unchanged                   | open       | same
-  due again   | receive, n=1     | Confirmed                   | open       | 31
-  due again   | abandon          | Finished                    | closed     | -
-  due again   | abandon running  | Finished                    | closed     | -
-
-  again       | claim            | Moved                       | open       | same
-  again       | confirm          | Unchanged                   | open       | same
-  again       | take             | Unchanged                   | open       | same
-  again       | take overdue     | Taken retry=0 attempts=1    | open       | 5
-  again       | begin B          | Busy                        | open       | same
-  again       | renew A          | Stale                       | open       | same
-  again       | hand over A      | Stale                       | open       | same
-  again       | finish A, again  | Again                       | open       | same
-  again       | finish B         | Stale                       | open       | same
-  again       | expired, n=0     | Unchanged                   | open       | same
-  again       | backfill         | Open                        | open       | same
-  again       | unknown, n=0     | Unchanged                   | open       | same
-  again       | receive, n=0     | Unchanged                   | open       | same
-  again       | abandon          | Finished                    | closed     | -
-  again       | abandon running  | Finished                    | closed     | -
-
-  again, taken | confirm         | Confirmed                   | open       | 600
-  again, taken | take            | Taken retry=0 attempts=1    | open       | same
-  again, taken | begin B         | Begun attempt=2             | running B  | 31
-  again, taken | renew A         | Stale                       | open       | same
-  again, taken | hand over A     | Stale                       | open       | same
-  again, taken | finish A, again | Again                       | open       | same
-  again, taken | finish B        | Stale                       | open       | same
-  again, taken | expired, n=0    | Unchanged                   | open       | same
-  again, taken| unknown, n=0     | Confirmed                   | open       | 1
-  again, taken | receive, n=0    | Confirmed                   | open       | 31
-  again, taken | abandon         | Finished                    | closed     | -
-  again, taken | abandon running | Finished                    | closed     | -
-
-  closed      | claim            | Moved                       | closed     | -
-  closed      | claim, beat-2    | Moved                       | closed     | -
-  closed      | confirm          | Unchanged                   | closed     | -
-  closed      | unconfirm        | Unchanged                   | closed     | -
-  closed      | not yet          | Unchanged                   | closed     | -
-  closed      | astray           | Unchanged                   | closed     | -
-  closed      | done by result   | Unchanged                   | closed     | -
-  closed      | take overdue     | Unchanged                   | closed     | -
-  closed      | begin A          | Closed outcome=             | closed     | -
-  closed      | begin B          | Closed outcome=             | closed     | -
-  closed      | begin B, n=1     | Closed outcome=             | closed     | -
-  closed      | renew A          | Stale                       | closed     | -
-  closed      | renew B          | Stale                       | closed     | -
-  closed      | hand over A      | Stale                       | closed     | -
-  closed      | hand over B      | Stale                       | closed     | -
-  closed      | finish A         | Finished                    | closed     | -
-  closed      | finish B         | Stale                       | closed     | -
-  closed      | expired, n=0     | Unchanged                   | closed     | -
-  closed      | backfill         | Claimed turn=1              | open       | 10
-  closed      | unknown, n=0     | Unchanged                   | closed     | -
-  closed      | receive, n=0     | Unchanged                   | closed     | -
-  closed      | abandon          | Unchanged                   | closed     | -
-  closed      | abandon running  | Unchanged                   | closed     | -
-
-  long closed | claim            | Moved                       | closed     | -
-  long closed | confirm          | Unchanged                   | closed     | -
-  long closed | take overdue     | Unchanged                   | closed     | -
-  long closed | begin A          | Closed outcome=             | closed     | -
-  long closed | begin B          | Closed outcome=             | closed     | -
-  long closed | renew A          | Stale                       | closed     | -
-  long closed | hand over A      | Stale                       | closed     | -
-  long closed | finish B         | Stale                       | closed     | -
-  long closed | expired, n=0     | Unchanged                   | closed     | -
-  long closed | backfill         | Claimed turn=1              | open       | 10
-  long closed | unknown, n=0     | Unchanged                   | closed     | -
-  long closed | receive, n=0     | Unchanged                   | closed     | -
-  long closed | abandon          | Unchanged                   | closed     | -
-  long closed | abandon running  | Unchanged                   | closed     | -
-
-  ahead       | claim            | Moved                       | running A  | 31
-  ahead       | claim, beat-2    | Moved                       | running A  | 31
-  ahead       | confirm          | Unchanged                   | running A  | -
-  ahead       | take overdue     | Unchanged                   | running A  | -
-  ahead       | begin A          | Begun attempt=1             | running A  | -
-  ahead       | begin B          | Busy                        | running A  | -
-  ahead       | renew A          | Renewed                     | running A  | -
-  ahead       | renew B          | Stale                       | running A  | -
-  ahead       | hand over A      | HandedOver                  | waiting 1  | -
-  ahead       | hand over B      | Stale                       | running A  | -
-  ahead       | finish A         | Finished                    | closed     | -
-  ahead       | finish B         | Stale                       | running A  | -
-  ahead       | expired, n=0     | Unchanged                   | running A  | -
-  ahead       | backfill         | Open                        | running A  | -
-  ahead       | unknown, n=0     | Unchanged                   | running A  | -
-  ahead       | receive, n=0     | Unchanged                   | running A  | -
-  ahead       | abandon          | Unchanged                   | running A  | -
-  ahead       | abandon running  | Unchanged                   | running A  | -
-
-  before      | claim            | StoreDataError              | unseen     | -
-  before      | confirm          | Unchanged                   | unseen     | -
-  before      | take overdue     | Unchanged                   | unseen     | -
-  before      | begin A          | Begun attempt=1             | running A  | -
-  before      | begin B, n=1     | Begun attempt=1             | running B  | -
-  before      | expired, n=0     | Unchanged                   | unseen     | -
-  before      | backfill         | Claimed turn=1              | open       | 10
-  before      | unknown, n=0     | Unchanged                   | unseen     | -
-  before      | receive, n=0     | Unchanged                   | unseen     | -
-  before      | abandon          | Unchanged                   | unseen     | -
-  before      | abandon running  | Unchanged                   | unseen     | -
-
-  lost        | claim            | Unknown                     | unknown    | -
-  lost        | confirm          | Unchanged                   | unknown    | -
-  lost        | take overdue     | Unchanged                   | unknown    | -
-  lost        | begin A          | Begun attempt=1             | running A  | -
-  lost        | begin B          | Begun attempt=1             | running B  | -
-  lost        | renew A          | Renewed                     | running A  | -
-  lost        | hand over A      | HandedOver                  | waiting 1  | -
-  lost        | finish A         | Finished                    | closed     | -
-  lost        | expired, n=0     | Unchanged                   | unknown    | -
-  lost        | backfill         | Unknown                     | unknown    | -
-  lost        | unknown, n=0     | Unchanged                   | unknown    | -
-  lost        | receive, n=0     | Unchanged                   | unknown    | -
-  lost        | abandon          | Unchanged                   | unknown    | -
-  lost        | abandon running  | Unchanged                   | unknown    | -
-
-  met done    | confirm          | Unchanged                   | closed     | -
-  met done    | take overdue     | Unchanged                   | closed     | -
-  met done    | begin B          | Closed outcome=             | closed     | -
-  met done    | finish A         | Finished                    | closed     | -
-  met done    | finish B         | Stale                       | closed     | -
-  met done    | expired, n=0     | Unchanged                   | closed     | -
-  met done    | unknown, n=0     | Unchanged                   | closed     | -
-  met done    | receive, n=0     | Unchanged                   | open, done | same
-  met done    | abandon          | Unchanged                   | closed     | -
-  met done    | abandon running  | Unchanged                   | closed     | -
-
-  waits turn  | claim            | Moved                       | open       | same
-  waits turn  | claim, beat-2    | Moved                       | open       | same
-  waits turn  | confirm          | Unchanged                   | open       | same
-  waits turn  | unconfirm        | Unchanged                   | open       | same
-  waits turn  | not yet          | Unchanged                   | open       | same
-  waits turn  | astray           | Unchanged                   | open       | same
-  waits turn  | take             | Unchanged                   | open       | same
-  waits turn  | take overdue     | Unchanged                   | open       | 600
-  waits turn  | receive, n=0     | Unchanged                   | open       | same
-  waits turn  | receive, n=1     | Unchanged                   | open       | same
-  waits turn  | begin A          | Waits                       | open       | 600
-  waits turn  | begin B          | Waits                       | open       | 600
-  waits turn  | begin B, n=1     | Waits                       | open       | 600
-  waits turn  | begin B, n=2     | Waits                       | open       | 600
-  waits turn  | renew A          | Stale                       | open       | same
-  waits turn  | renew B          | Stale                       | open       | same
-  waits turn  | hand over A      | Stale                       | open       | same
-  waits turn  | hand over A, n=2 | Stale                       | open       | same
-  waits turn  | hand over B      | Stale                       | open       | same
-  waits turn  | finish A         | Stale                       | open       | same
-  waits turn  | finish B         | Stale                       | open       | same
-  waits turn  | finish A, again  | Stale                       | open       | same
-  waits turn  | revoke A         | Stale                       | open       | same
-  waits turn  | expired, n=0     | Closed outcome=expired      | closed     | -
-  waits turn  | expired, n=1     | Unchanged                   | open       | same
-  waits turn  | unknown, n=0     | Unchanged                   | open       | same
-  waits turn  | unknown, n=1     | Unchanged                   | open       | same
-  waits turn  | done by result   | Closed outcome=done         | closed     | -
-  waits turn  | backfill         | Open                        | open       | same
-  waits turn  | abandon          | Finished                    | closed     | -
-  waits turn  | abandon running  | Finished                    | closed     | -
-
-  its turn    | claim            | Moved                       | open       | same
-  its turn    | claim, beat-2    | Moved                       | open       | same
-  its turn    | confirm          | Unchanged                   | open       | same
-  its turn    | unconfirm        | Unchanged                   | open       | same
-  its turn    | not yet          | Unchanged                   | open       | same
-  its turn    | astray           | Unchanged                   | open       | same
-  its turn    | take             | Taken retry=0 attempts=0    | open       | 5
-  its turn    | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  its turn    | receive, n=0     | Unchanged                   | open       | same
-  its turn    | receive, n=1     | Unchanged                   | open       | same
-  its turn    | begin A          | Begun attempt=1             | running A  | 31
-  its turn    | begin B          | Begun attempt=1             | running B  | 31
-  its turn    | begin B, n=1     | Begun attempt=1             | running B  | 31
-  its turn    | begin B, n=2     | Begun attempt=1             | running B  | 31
-  its turn    | renew A          | Stale                       | open       | same
-  its turn    | renew B          | Stale                       | open       | same
-  its turn    | hand over A      | Stale                       | open       | same
-  its turn    | hand over A, n=2 | Stale                       | open       | same
-  its turn    | hand over B      | Stale                       | open       | same
-  its turn    | finish A         | Stale                       | open       | same
-  its turn    | finish B         | Stale                       | open       | same
-  its turn    | finish A, again  | Stale                       | open       | same
-  its turn    | revoke A         | Stale                       | open       | same
-  its turn    | expired, n=0     | Closed outcome=expired      | closed     | -
-  its turn    | expired, n=1     | Unchanged                   | open       | same
-  its turn    | unknown, n=0     | Unchanged                   | open       | same
-  its turn    | unknown, n=1     | Unchanged                   | open       | same
-  its turn    | done by result   | Closed outcome=done         | closed     | -
-  its turn    | backfill         | Open                        | open       | same
-  its turn    | abandon          | Finished                    | closed     | -
-  its turn    | abandon running  | Finished                    | closed     | -
-
-  waits slot  | claim            | Moved                       | open       | same
-  waits slot  | claim, beat-2    | Moved                       | open       | same
-  waits slot  | confirm          | Unchanged                   | open       | same
-  waits slot  | unconfirm        | Unchanged                   | open       | same
-  waits slot  | not yet          | Unchanged                   | open       | same
-  waits slot  | astray           | Unchanged                   | open       | same
-  waits slot  | take             | Unchanged                   | open       | same
-  waits slot  | take overdue     | Taken retry=0 attempts=0    | open       | 5
-  waits slot  | receive, n=0     | Unchanged                   | open       | same
-  waits slot  | receive, n=1     | Unchanged                   | open       | same
-  waits slot  | begin A          | Begun attempt=1             | running A  | 31
-  waits slot  | begin B          | Begun attempt=1             | running B  | 31
-  waits slot  | begin B, n=1     | Begun attempt=1             | running B  | 31
-  waits slot  | begin B, n=2     | Begun attempt=1             | running B  | 31
-  waits slot  | renew A          | Stale                       | open       | same
-  waits slot  | renew B          | Stale                       | open       | same
-  waits slot  | hand over A      | Stale                       | open       | same
-  waits slot  | hand over A, n=2 | Stale                       | open       | same
-  waits slot  | hand over B      | Stale                       | open       | same
-  waits slot  | finish A         | Stale                       | open       | same
-  waits slot  | finish B         | Stale                       | open       | same
-  waits slot  | finish A, again  | Stale                       | open       | same
-  waits slot  | revoke A         | Stale                       | open       | same
-  waits slot  | expired, n=0     | Closed outcome=expired      | closed     | -
-  waits slot  | expired, n=1     | Unchanged                   | open       | same
-  waits slot  | unknown, n=0     | Unchanged                   | open       | same
-  waits slot  | unknown, n=1     | Unchanged                   | open       | same
-  waits slot  | done by result   | Closed outcome=done         | closed     | -
-  waits slot  | backfill         | Open                        | open       | same
-  waits slot  | abandon          | Finished                    | closed     | -
-  waits slot  | abandon running  | Finished                    | closed     | -
+Claimed turn=1           | open       | 5    | claim; claim, beat-2 | unseen
+Claimed turn=1           | open       | same | claim | claimed; published
+Moved                    | running A  | same | claim; claim, beat-2 | running
+Moved                    | open       | same | claim | died; taken; due again; again; waits turn; its turn; waits slot
+Moved                    | waiting 1  | same | claim; claim, beat-2 | waiting
+Moved                    | closed     | -    | claim | closed; long closed
+Moved                    | running A  | 31   | claim; claim, beat-2 | ahead
+StoreDataError           | unseen     | -    | claim | before
+Unknown                  | unknown    | -    | claim; backfill | lost
+Moved                    | open       | same | claim, beat-2 | claimed; published; died; taken; waits turn; its turn
+Moved                    | open       | same | claim, beat-2 | waits slot
+Moved                    | closed     | -    | claim, beat-2 | closed
+Unchanged                | unseen     | -    | confirm; take overdue; receive, n=0; expired, n=0 | unseen; before
+Unchanged                | unseen     | -    | unknown, n=0; abandon; abandon running | unseen; before
+Confirmed                | open       | 600  | confirm | claimed; published; taken; again, taken
+Unchanged                | running A  | same | confirm; unconfirm; not yet; astray; take; receive, n=0 | running
+Unchanged                | running A  | same | expired, n=0; expired, n=1; unknown, n=0; done by result | running
+Unchanged                | open       | same | confirm | died; due again; again; waits turn; its turn; waits slot
+Unchanged                | open       | same | unknown, n=0 | died; due again; again; waits turn; its turn; waits slot
+Unchanged                | waiting 1  | same | confirm; unconfirm; not yet; astray; take; receive, n=0 | waiting
+Unchanged                | waiting 1  | same | expired, n=0; unknown, n=0; done by result | waiting
+Unchanged                | closed     | -    | confirm; take overdue; expired, n=0 | closed; long closed; met done
+Unchanged                | closed     | -    | unknown, n=0; abandon; abandon running | closed; long closed; met done
+Unchanged                | running A  | -    | confirm; take overdue; receive, n=0; expired, n=0 | ahead
+Unchanged                | running A  | -    | unknown, n=0; abandon; abandon running | ahead
+Unchanged                | unknown    | -    | confirm; take overdue; receive, n=0; expired, n=0 | lost
+Unchanged                | unknown    | -    | unknown, n=0; abandon; abandon running | lost
+Unchanged                | unseen     | -    | unconfirm; not yet; astray; done by result | unseen
+Confirmed                | open       | 1    | unconfirm | claimed; published; taken
+Unchanged                | open       | same | unconfirm; astray | died; waits turn; its turn; waits slot
+Unchanged                | closed     | -    | unconfirm; not yet; astray; done by result | closed
+Confirmed                | open       | 5    | not yet | claimed; taken
+Unchanged                | open       | same | not yet | published; died; waits turn; its turn; waits slot
+Closed outcome=untracked | closed     | -    | astray | claimed; published; taken
+Unchanged                | open       | same | take | claimed; published; died; due again; again; waits turn
+Unchanged                | open       | same | take | waits slot
+Taken retry=0 attempts=1 | open       | same | take | taken; again, taken
+Taken retry=0 attempts=0 | open       | 5    | take | its turn
+Taken retry=0 attempts=0 | open       | 5    | take overdue | claimed; published; its turn; waits slot
+Unchanged                | running A  | 31   | take overdue | running
+Taken retry=0 attempts=1 | open       | 5    | take overdue | died; taken; again
+Unchanged                | waiting 1  | 62   | take overdue | waiting
+Taken retry=1 attempts=0 | open       | 5    | take overdue | due again
+Unchanged                | open       | 600  | take overdue | waits turn
+Confirmed                | open       | 31   | receive, n=0 | claimed; published; died; taken; again, taken
+Unchanged                | running B  | same | receive, n=0; unknown, n=0 | followed
+Unchanged                | open       | same | receive, n=0 | due again; again; waits turn; its turn; waits slot
+Unchanged                | closed     | -    | receive, n=0 | closed; long closed
+Unchanged                | open, done | same | receive, n=0 | met done
+Confirmed                | open       | 31   | receive, n=1 | published; due again
+Confirmed                | waiting 1  | 62   | receive, n=1; unknown, n=1 | waiting
+Unchanged                | open       | same | receive, n=1 | waits turn; its turn; waits slot
+Begun attempt=1          | running A  | -    | begin A | unseen; ahead; before; lost
+Begun attempt=1          | running A  | 31   | begin A | claimed; published; running; died; taken; its turn; waits slot
+Busy                     | running B  | same | begin A; abandon | followed
+Busy                     | waiting 1  | same | begin A; begin B; begin B, n=2 | waiting
+Busy                     | open       | same | begin A | due again
+Closed outcome=          | closed     | -    | begin A | closed; long closed
+Waits                    | open       | 600  | begin A; begin B; begin B, n=1; begin B, n=2 | waits turn
+Busy                     | running A  | same | begin B; begin B, n=1; abandon | running
+Begun attempt=2          | running B  | 31   | begin B | died; taken; followed; again, taken
+Busy                     | open       | same | begin B | due again; again
+Closed outcome=          | closed     | -    | begin B | closed; long closed; met done
+Busy                     | running A  | -    | begin B | ahead
+Begun attempt=1          | running B  | -    | begin B | lost
+Begun attempt=1          | running B  | 31   | begin B; begin B, n=2 | its turn; waits slot
+Begun attempt=1          | running B  | -    | begin B, n=1 | unseen; before
+Begun attempt=1          | running B  | 31   | begin B, n=1 | claimed; published; waiting; due again; its turn
+Begun attempt=1          | running B  | 31   | begin B, n=1 | waits slot
+Begun attempt=2          | running B  | 31   | begin B, n=1 | died
+Closed outcome=          | closed     | -    | begin B, n=1 | closed
+Stale                    | open       | same | renew A | claimed; published; due again; again; again, taken; waits turn
+Stale                    | open       | same | renew A | its turn; waits slot
+Renewed                  | running A  | 31   | renew A | running; died; taken
+Stale                    | running B  | same | renew A; hand over A; finish A; finish A, again | followed
+Stale                    | waiting 1  | same | renew A; renew B; hand over A, n=2; hand over B | waiting
+Stale                    | waiting 1  | same | finish A; finish B; finish A, again | waiting
+Stale                    | closed     | -    | renew A; hand over A | closed; long closed
+Renewed                  | running A  | -    | renew A | ahead; lost
+Stale                    | running A  | same | renew B; hand over B; finish B | running
+Stale                    | open       | same | renew B | died; taken; waits turn; its turn; waits slot
+Renewed                  | running B  | 31   | renew B | followed
+Stale                    | closed     | -    | renew B; hand over B | closed
+Stale                    | running A  | -    | renew B; hand over B; finish B | ahead
+Stale                    | open       | same | hand over A | claimed; published; again; again, taken; waits turn
+Stale                    | open       | same | hand over A | its turn; waits slot
+HandedOver               | waiting 1  | 660  | hand over A | running; died; taken
+HandedOver               | waiting 1  | same | hand over A | waiting
+HandedOver               | waiting 1  | -    | hand over A | ahead; lost
+Stale                    | open       | same | hand over A, n=2 | waits turn; its turn; waits slot
+Stale                    | open       | same | hand over B | died; waits turn; its turn; waits slot
+Stale                    | open       | same | finish A | claimed; published; due again; waits turn; its turn
+Stale                    | open       | same | finish A | waits slot
+Finished                 | closed     | -    | finish A | running; died; taken; closed; ahead; lost; met done
+Stale                    | open       | same | finish B | died; taken; due again; again; again, taken; waits turn
+Stale                    | open       | same | finish B | its turn; waits slot
+Finished                 | closed     | -    | finish B | followed
+Stale                    | closed     | -    | finish B | closed; long closed; met done
+Stale                    | open       | same | finish A, again | claimed; waits turn; its turn; waits slot
+Again                    | open       | 60   | finish A, again | running; died
+Again                    | open       | same | finish A, again | again; again, taken
+Stale                    | open       | same | revoke A | published; due again; waits turn; its turn; waits slot
+Finished                 | closed     | -    | revoke A | running; waiting
+Closed outcome=expired   | closed     | -    | expired, n=0 | claimed; published; waits turn; its turn; waits slot
+Unchanged                | open       | same | expired, n=0 | died; due again; again; again, taken
+Unchanged                | open       | same | expired, n=1 | claimed; waits turn; its turn; waits slot
+Closed outcome=expired   | closed     | -    | expired, n=1 | waiting; due again
+Confirmed                | open       | 1    | unknown, n=0 | claimed; published; taken; again, taken
+Unchanged                | open       | same | unknown, n=1 | claimed; published; waits turn; its turn; waits slot
+Confirmed                | open       | 1    | unknown, n=1 | due again
+Closed outcome=done      | closed     | -    | done by result | claimed; published; waits turn; its turn; waits slot
+Unchanged                | open       | same | done by result | died; taken
+Claimed turn=1           | open       | 10   | backfill | unseen; closed; long closed; before
+Open                     | open       | same | backfill | claimed; published; died; taken; due again; again; waits turn
+Open                     | open       | same | backfill | its turn; waits slot
+Open                     | running A  | same | backfill | running
+Open                     | waiting 1  | same | backfill | waiting
+Open                     | running A  | -    | backfill | ahead
+Finished                 | closed     | -    | abandon | claimed; published; died; taken; waiting; due again; again
+Finished                 | closed     | -    | abandon | again, taken; waits turn; its turn; waits slot
+Finished                 | closed     | -    | abandon running | claimed; published; running; died; taken; followed
+Finished                 | closed     | -    | abandon running | waiting; due again; again; again, taken; waits turn
+Finished                 | closed     | -    | abandon running | its turn; waits slot
 """
-ROWS = [tuple(cell.strip() for cell in line.split("|")) for line in TABLE.splitlines() if line.strip()]
+ROWS = [
+    (state, verb, answer.strip(), after.strip(), deadline.strip())
+    for answer, after, deadline, verbs, states in (line.split("|") for line in TABLE.split("\n")[1:-1])
+    for verb, state in itertools.product(verbs.strip().split("; "), states.strip().split("; "))
+]
 
 
 def answered(reply: Any) -> str:
@@ -589,6 +289,7 @@ def test_every_state_and_verb_has_its_row() -> None:
     """The table speaks of every state and every verb that this file knows."""
     assert {row[0] for row in ROWS} == set(STATES)
     assert {row[1] for row in ROWS} == set(VERBS)
+    assert len(ROWS) == len({row[:2] for row in ROWS}) == 408
 
 
 # ------------------------------------------------------------------------------------------ leases that run out
