@@ -130,6 +130,11 @@ class Stage:
             self.turn = reply.turn
         return reply
 
+    def claim_nth(self, number: int) -> None:
+        """Claim this window of the entry, from the cursor at the one before; it is what the test speaks of from now."""
+        self.start = nth(number)
+        assert isinstance(self.claim(since=nth(number - 1)), Claimed)
+
     def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
         return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
 
@@ -157,8 +162,13 @@ class Stage:
     def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
         return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
 
-    def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None) -> Any:
-        return self.store.finish(Ending(self.window, owner, self.fences.get(owner, 1), outcome, again_after))
+    def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None, **given: Any) -> Any:
+        return self.store.finish(Ending(self.window, owner, self.fences.get(owner, 1), outcome, again_after, **given))
+
+    def execute(self, owner: str = "A", outcome: str = "done", **given: Any) -> None:
+        """Begin the window, and end it."""
+        assert isinstance(self.begin(owner), Begun)
+        assert self.finish(owner, outcome, **given) == (Again() if "again_after" in given else Finished())
 
     def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
         return self.store.close_window(self.window, owner, outcome, retry)

@@ -9,7 +9,7 @@ import pytest
 from stage import ENTRY, STATES, Stage, in_ms, nth
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.store import Alert, Ending
+from celery_once_beat.store import Alert
 from celery_once_beat.store.codec import instant
 from celery_once_beat.store.model import Closed, Ended, Finished, Paused
 from celery_once_beat.windows import format_instant
@@ -63,8 +63,7 @@ def end(stage: Stage, outcome: str, failure: str = "") -> None:
     stage.claim()
     late_in(stage, FAR)
     stage.confirm()
-    fence = stage.begin("A").fence
-    assert stage.store.finish(Ending(stage.window, "A", fence, outcome, failure=failure)) == Finished()
+    stage.execute("A", outcome, failure=failure)
 
 
 def left(stage: Stage) -> dict[str, int]:
@@ -141,8 +140,7 @@ def test_each_end_of_a_window_is_told(stage: Stage) -> None:
     """The window ran again by order, and failed again."""
     end(stage, "failed", "first")
     stage.backfill()
-    fence = stage.begin("B").fence
-    stage.store.finish(Ending(stage.window, "B", fence, "failed", failure="second"))
+    stage.execute("B", "failed", failure="second")
     assert [alert.ended.failure for alert in take(stage)] == ["first", "second"]
 
 
@@ -150,8 +148,7 @@ def test_an_end_says_what_failed_before(stage: Stage) -> None:
     """Its execution failed and was to run again; then somebody gave the window up."""
     stage.claim()
     stage.confirm()
-    fence = stage.begin("A").fence
-    stage.store.finish(Ending(stage.window, "A", fence, "failed", again_after=60.0, failure="ValueError: no"))
+    stage.execute("A", "failed", again_after=60.0, failure="ValueError: no")
     stage.abandon()
     assert [alert.ended.failure for alert in take(stage) if alert.kind == "ended"] == ["ValueError: no"]
 
@@ -195,18 +192,13 @@ def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> 
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     """A window that is done begins the row anew; a person's order, and what says nothing of the task, don't count."""
     for number, outcome in enumerate(["failed", "done", "failed", "revoked"], 1):
-        stage.start = nth(number)
-        stage.claim(since=nth(number - 1))
-        fence = stage.begin("A").fence
-        stage.store.finish(Ending(stage.window, "A", fence, outcome))
-    stage.start = nth(5)
-    stage.claim(since=nth(4))
+        stage.claim_nth(number)
+        stage.execute("A", outcome)
+    stage.claim_nth(5)
     stage.abandon()
     assert not stage.store.account(ENTRY).paused
-    stage.start = nth(6)
-    stage.claim(since=nth(5))
-    fence = stage.begin("A").fence
-    stage.store.finish(Ending(stage.window, "A", fence, "failed"))
+    stage.claim_nth(6)
+    stage.execute("A", "failed")
     account = stage.store.account(ENTRY)
     assert account.paused
     assert (account.paused_by, account.paused_for) == (
@@ -217,29 +209,24 @@ def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     (paused,) = (alert for alert in take(stage) if alert.kind == "paused")
     assert (paused.window, paused.note) == (stage.window, account.paused_for)
     stage.store.resume(ENTRY)
-    stage.start = nth(7)
-    stage.claim(since=nth(6))
-    fence = stage.begin("A").fence
-    stage.store.finish(Ending(stage.window, "A", fence, "failed"))
+    stage.claim_nth(7)
+    stage.execute("A", "failed")
     assert not stage.store.account(ENTRY).paused, "resumed: the row begins anew"
 
 
 def test_nothing_counts_while_it_is_paused(stage: Stage) -> None:
     """What was open then ends, and a person who resumes it isn't surprised by the next failure."""
     for number in (1, 2, 3):
-        stage.start = nth(number)
-        stage.claim(since=nth(number - 1))
+        stage.claim_nth(number)
     stage.store.pause(ENTRY, '{"by": "anna", "note": "the mail server moves"}')
     for number in (1, 2):
         stage.start = nth(number)
-        fence = stage.begin("A").fence
-        stage.store.finish(Ending(stage.window, "A", fence, "failed"))
+        stage.execute("A", "failed")
     account = stage.store.account(ENTRY)
     assert account.paused_by == "anna"
     stage.store.resume(ENTRY)
     stage.start = nth(3)
-    fence = stage.begin("A").fence
-    stage.store.finish(Ending(stage.window, "A", fence, "failed"))
+    stage.execute("A", "failed")
     assert not stage.store.account(ENTRY).paused
 
 
@@ -356,8 +343,7 @@ def test_alerts_that_nobody_takes_have_a_bound(stage: Stage) -> None:
             fields = {"window": stage.member, "kind": "ended", "at": number, "what": f"failed {number} "}
             pipe.xadd(key(stage, "alerts"), fields)
         pipe.execute()
-    stage.start = nth(2)
-    stage.claim(since=nth(1))
+    stage.claim_nth(2)
     assert stage.discard("revoked") == Closed("revoked")
     assert 10_000 <= stage.raw.xlen(key(stage, "alerts")) < 10_200
     time_passes(stage, dropped, 11)
@@ -373,11 +359,9 @@ def test_a_foreign_key_stops_no_window(stage: Stage, what: str) -> None:
     """In the place of a key of alerts: windows are claimed, begin and end, and a beat that looks names it."""
     stage.raw.set(key(stage, what), "garbage", ex=600)
     for number, outcome in ((1, "failed"), (2, "done")):
-        stage.start = nth(number)
-        stage.claim(since=nth(number - 1))
+        stage.claim_nth(number)
         stage.confirm()
-        fence = stage.begin("A").fence
-        assert stage.store.finish(Ending(stage.window, "A", fence, outcome)) == Finished()
+        stage.execute("A", outcome)
     if what != "ends":
         (reply,) = stage.take_alerts()
         assert isinstance(reply, StoreDataError)
@@ -394,8 +378,7 @@ def test_garbage_that_an_end_would_meet(stage: Stage, field: str, outcome: str) 
     with pytest.raises(StoreDataError, match=f"field {field}: found garbage"):
         stage.begin("A")
     stage.raw.hset(stage.entry_key, field, {"streak": "0", "tells": "900000 2 1"}[field])
-    fence = stage.begin("A").fence
-    assert stage.store.finish(Ending(stage.window, "A", fence, outcome)) == Finished()
+    stage.execute("A", outcome)
 
 
 EVENT = {"window": f"{ENTRY}@{format_instant(nth(1))}", "kind": "ended", "at": "12", "what": "failed 12 Boom"}
