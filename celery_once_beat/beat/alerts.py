@@ -1,6 +1,6 @@
 """Send alerts: a window is late, has ended and isn't done, or has paused its entry.
 
-The step that decides something of that kind adds an event to a stream (``store/lua/pieces/alerts.lua``). A beat's sweep
+The step that decides something of that kind adds an event to a stream (``features/alerts``). A beat's sweep
 sees that there are events. The beat takes them, sends each, and then confirms that to the store:
 
 - it dies or sleeps before it sends one: any beat takes it after ``publish_timeout``;

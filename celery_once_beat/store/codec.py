@@ -255,8 +255,9 @@ def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed 
 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Waits:
     if isinstance(reply, str):
-        _begun, fence, attempt, last_done, overlap = reply.split(" ", 4)
-        return model.Begun(whole(fence), whole(attempt), parse_instant(last_done) if last_done else None, overlap)
+        _begun, fence, attempt, last_done, at_once = reply.split(" ")
+        last = parse_instant(last_done) if last_done else None
+        return model.Begun(whole(fence), whole(attempt), last, end_at_once=at_once == "1")
     if reply[0] == "closed":
         return model.Closed(reply[1], "".join(reply[2:3]))
     if reply[0] == "waits":
@@ -331,7 +332,7 @@ def read_alerts(reply: list[Any]) -> model.Alerts:
 
 
 def _read_alert(event: str, *fields: str) -> model.Alert:
-    """Read an event of a stream; see ``lua/pieces/alerts.lua``."""
+    """Read an event of a stream; see ``features/alerts``."""
     _, member, _, kind, _, at, _, what = fields
     window = _read_window(member)
     if fields[::2] != ("window", "kind", "at", "what") or window is None or whole(at) < 0:
@@ -395,7 +396,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         discarded=_read_discarded(values.get("discarded", "")),
         times=_read_times(key, values.get("times", "0 0 0")),
         late=whole(values.get("late", 0)),
-        deadline=whole(values.get("tells", "0").partition(" ")[0]) / 1000 or None,
+        deadline=whole(values["deadline"]) / 1000 if values.get("deadline", "-") != "-" else None,
         unconsumed="trying" in values,
         turn=parse_instant(values["running"]) if values.get("running") else None,
         limit=values.get("limit", "")[:_LONGEST_WORDS],
@@ -408,7 +409,7 @@ def _read_discarded(text: str) -> tuple[str, datetime] | None:
 
 
 def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataError:
-    """Read the field ``times`` of an entry's hash, ``key``; see ``lua/pieces/times.lua``."""
+    """Read the field ``times`` of an entry's hash, ``key``; see ``features/times``."""
     if not re.fullmatch(r"(\d{1,15} ){2}\d{1,15}( [lqr](inf|\d{1,9}):\d{1,15})*", text, re.ASCII):
         return StoreDataError(
             f"the key {key!r} has no histograms in its field 'times': found {text!r:.40}, expected three sums and "
@@ -440,7 +441,7 @@ def _read_open(text: str) -> model.OpenWindow:
 
 
 def read_past(text: str) -> model.Past:
-    """Read one record of a history; see ``remember`` in ``lua/pieces/ends.lua``."""
+    """Read one record of a history; see ``lua/pieces/records.lua``."""
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     to_seconds, _, fraction = start.partition(".")
     claimed = instant(claimed_ms)
@@ -514,8 +515,8 @@ def read_app(text: str | None) -> str | None:
 
 
 def read_sweep(reply: list[Any]) -> model.Swept:
-    new, windows, alerts, lines = reply
-    return model.Swept(bool(new), read_members(windows), alerts > 0, lines > 0)
+    new, windows, *work = reply
+    return model.Swept(bool(new), read_members(windows), frozenset(work))
 
 
 def read_members(reply: list[str]) -> list[WindowKey | None]:

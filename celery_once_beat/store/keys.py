@@ -9,7 +9,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:beats                   live beats → when each swept the shard last, server ms: by this scripts know who lives
                                 (``lua/sweep.lua``); 30 days
     {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
-    {7}:alerts                  a stream of what people are to be told (``lua/pieces/alerts.lua``); 30 days
+    {7}:alerts                  a stream of what people are to be told (``features/alerts``); 30 days
     {7}:late                    <name>@<start> → when the window is late, server ms; as its longest-lived entry
     {7}:ends                    <name>@<start> of those → how it ended and isn't done; as that
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
@@ -26,7 +26,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
     {7}:gone                    deleted <name> → number of the deletion; an hour
-    limit:{<limit>}:slots       <owner> <entry>@<start> → end of its lease, server ms (``lua/pieces/limit.lua``); a day
+    limit:{<limit>}:slots       <owner> <entry>@<start> → end of its lease, server ms (``features/admission``); a day
     limit:{<limit>}:waiting     <entry>@<start> that waits for a slot → when it came, server us; a day
     limit:{<limit>}:called      <entry>@<start> that was called and is yet to come → when it came first; two seconds
     limit:{<limit>}:fewest      how many slots a worker knew that found none; a minute

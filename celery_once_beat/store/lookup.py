@@ -477,7 +477,7 @@ def _may_have_failed(window: WindowSeen) -> bool:
 def _with_reasons(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
     """Say for what each waits: for a slot of a limit, or for the window that has the turn, else the first in line.
 
-    What goes first is ordered as by ``goes_before`` in ``lua/pieces/line.lua``.
+    What goes first is ordered as by ``goes_before`` in ``features/admission/lua/line.lua``.
     """
     waiting = {start: each for start, each in account.open.items() if each.waits}
     if not waiting:

@@ -216,8 +216,8 @@ class Begun:
     fence: int
     attempt: int
     last_done: datetime | None
-    #: The entry's, else the task's.
-    overlap: str = "allow"
+    #: Others wait for its end.
+    end_at_once: bool = False
 
 
 #: Why a copy has to come again later: no beat recovers its window.
@@ -456,10 +456,8 @@ class Swept(NamedTuple):
     #: The shard hadn't known of the beat.
     new: bool
     windows: list[WindowKey | None]
-    #: There is something that people are to be told.
-    alerts: bool
-    #: Windows of some entry wait for their turn.
-    lines: bool = False
+    #: The features that have something to see to in this shard.
+    work: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
-A server's script is built from this table and ``lua/``. A verb's file header says what it does and every reply; its
-line ``-- include:`` names its pieces, which may include others. Each piece stands in the script once, before its first
-use. Keys, arguments and the constants below are Lua locals in capitals.
+A server's script is built from this table, ``lua/``, and what features add. A verb's file header says what it does and
+every reply; its line ``-- include:`` names its pieces, which may include others, and ``-- hooks:`` what features may
+add; see ``celery_once_beat.features``. Each piece stands in the script once, before its first use. Keys, arguments and
+the constants below are Lua locals in capitals.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from celery_once_beat.features import FEATURES
 from celery_once_beat.options import ROWS
 from celery_once_beat.outcomes import FAILED_AS, LIMITS
 from celery_once_beat.settings import BEAT_TTL
@@ -95,22 +97,28 @@ class Verb(Generic[T]):
     waits: bool = False
     #: The name of further keys: in Lua a table.
     more_keys: str = ""
+    #: The feature whose verb it is; '': the core's.
+    feature: str = ""
+
+    @_kept
+    def source(self) -> Source:
+        """The Lua that it is made of."""
+        return Source(f"features/{self.feature}/lua/{self.name}" if self.feature else f"store/lua/{self.name}")
 
     @_kept
     def arguments(self) -> dict[str, Kind]:
         """How each is written, in their order."""
-        words = (word.partition(":") for word in self.takes.split())
+        words = (word.partition(":") for word in [*self.takes.split(), *self.source.takes])
         return {name: _KINDS[kind] for name, _, kind in words}
 
     @_kept
     def script(self) -> str:
         """The script that the server gets."""
-        included: dict[str, str] = {}
-        _include(self.name, included)
-        code = "\n".join(included.values())
+        code = "\n".join(self.source.texts.values())
+        constants = _CONSTANTS | {"FIELDS": _list(self.source.fields), "NUMBERS": _list(self.source.numbers)}
         used = set(re.findall(r"\b[A-Z_]+\b", code))
-        constants = [f"local {name} = {value}" for name, value in _CONSTANTS.items() if name in used]
-        return "\n".join([*self._declared, *constants, code])
+        declared = [f"local {name} = {value}" for name, value in constants.items() if name in used]
+        return "\n".join([*self._declared, *declared, code])
 
     @property
     def _declared(self) -> list[str]:
@@ -163,11 +171,17 @@ class Verb(Generic[T]):
 
     @_kept
     def _key_names(self) -> list[str]:
-        return self.keys.split()
+        return [*dict.fromkeys([*self.keys.split(), *self.source.keys])]
 
     def read_by(self, read: Callable[[list[Any]], U]) -> Verb[U]:
         """Return the same verb for callers that read its replies otherwise."""
         return replace(self, read=read)  # type: ignore[arg-type, return-value]
+
+
+def encode_options(options: Mapping[str, Any]) -> str:
+    """Write an entry's options for ``load``: names and values, ``-`` for None."""
+    written = ((name, options[name], _KINDS[row.load].write) for name, row in ROWS.items() if row.load is not None)
+    return " ".join(f"{name} {'-' if value is None else write(value)}" for name, value, write in written)
 
 
 def _packed(value: Any, write: Callable[[Any], object]) -> str:
@@ -176,6 +190,10 @@ def _packed(value: Any, write: Callable[[Any], object]) -> str:
 
 def _table(names: Iterable[str]) -> str:
     return f"{{{', '.join(f'{name} = true' for name in sorted(names))}}}"
+
+
+def _list(names: Iterable[str]) -> str:
+    return f"{{{', '.join(map(repr, names))}}}"
 
 
 _CONSTANTS = {
@@ -188,25 +206,62 @@ _CONSTANTS = {
     "FAILED_AS": _table(FAILED_AS),
     "LIMITS": _table(LIMITS),
 }
-_LUA = files(__package__) / "lua"
+#: Where the Lua is: the package.
+_LUA = files(__package__.partition(".")[0])
+_HEADER = re.compile(r"^-- (include|hooks|keys|takes|fields|numbers): (.*)$", re.MULTILINE)
 
 
-def _include(file: str, included: dict[str, str]) -> None:
-    """Add a file of ``lua/`` to ``included``, behind the pieces that it names."""
-    text = (_LUA / f"{file}.lua").read_text()
-    for names in re.findall(r"^-- include: (.*)$", text, re.MULTILINE):
-        for piece in names.split(", "):
-            if f"pieces/{piece}" not in included:
-                _include(f"pieces/{piece}", included)
-    lines = (re.sub(r"\s*--.*", "", line) for line in text.splitlines())
-    included[file] = "\n".join(line for line in lines if line)
+class Source:
+    """The Lua of one script: its file, behind the pieces and hooks that it needs."""
+
+    def __init__(self, file: str) -> None:
+        #: Name → text, in their order.
+        self.texts: dict[str, str] = {}
+        self.keys: list[str] = []
+        self.takes: list[str] = []
+        #: Fields of the entry's hash that it reads; those that are numbers are in ``numbers`` too.
+        self.fields: list[str] = []
+        self.numbers: list[str] = []
+        self._add(file)
+
+    def _add(self, file: str) -> None:
+        """Add a file, behind what it names in its header; a piece is its folder's, else the core's."""
+        text = (_LUA / f"{file}.lua").read_text()
+        folder = file.rpartition("/")[0]
+        for kind, names in _HEADER.findall(text):
+            for name in names.split(", "):
+                if kind == "include":
+                    own = f"{folder}/{name}"
+                    piece = own if (_LUA / f"{own}.lua").is_file() else f"store/lua/pieces/{name}"
+                    if piece not in self.texts:
+                        self._add(piece)
+                elif kind == "hooks":
+                    self._add_hook(name)
+                else:
+                    self.fields += [name] if kind == "numbers" else []
+                    getattr(self, kind).append(name)
+        lines = (re.sub(r"\s*--.*", "", line) for line in text.splitlines())
+        self.texts[file] = "\n".join(line for line in lines if line)
+
+    def _add_hook(self, hook: str) -> None:
+        """Add a function that calls each feature's: all of them at a change, ``on_…``, else until one answers."""
+        if hook in self.texts:
+            return
+        lines = [f"local function {hook}(...)", "  local reply"]
+        for feature in FEATURES:
+            file = f"features/{feature}/lua/{hook}"
+            if (_LUA / f"{file}.lua").is_file():
+                self._add(file)
+                call = f"{feature}_{hook}(...)"
+                lines.append(f"  reply = {f'{call} or reply' if hook.startswith('on_') else f'reply or {call}'}")
+        self.texts[hook] = "\n".join([*lines, "  return reply", "end"])
 
 
 # -- the verbs ------------------------------------------------------------------------------------------------------
 # An argument is a text unless a kind stands behind it.
 
 #: The keys of a verb that may end a window.
-_OF_WINDOW = "entry open history run lines failures alerts late ends"
+_OF_WINDOW = "entry open history run"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
 _WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
@@ -224,9 +279,8 @@ _NOW_ONLY = "now_only:flag ends_at:time"
 LOAD = Verb(
     "load",
     "entry entries beats",
-    "beat fingerprint defined loaded_at:number ttl:span go_back:span "
-    + "".join(f"{name}:{row.load} " for name, row in ROWS.items() if row.load is not None)
-    + "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause",
+    "beat fingerprint defined loaded_at:number ttl:span go_back:span options "
+    "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause",
     codec.read_load,
     waits=True,
     more_keys="definition",
@@ -247,7 +301,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
-    "entry entries open history run claim failures alerts late ends",
+    "entry entries open history run claim",
     f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
@@ -279,28 +333,31 @@ BACKFILL = Verb(
     f"{_ENDING} beat overdue_in:span",
     codec.read_backfill,
     waits=True,
+    feature="orders",
 )
-ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True)
+ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True, feature="orders")
 #: Alerts that a beat hasn't sent ``idle`` after it took them are taken again.
-ALERTS = Verb("alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True)
-ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word)
-NOTE = Verb("note", "orders", "call words", codec.read_word)
+ALERTS = Verb(
+    "alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True, feature="alerts"
+)
+ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word, feature="alerts")
+NOTE = Verb("note", "orders", "call words", codec.read_word, feature="orders")
 #: For readers that poll: shows which of 5,000 hashes changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
-SWEEP = Verb("sweep", "beats open lines late alerts", "beat until:time most:number skip:number", codec.read_sweep)
+SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
     f"{_OF_WINDOW} refused",
-    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag overlap no_slot marks:flag {_NOW_ONLY}",
+    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag marks:flag {_NOW_ONLY}",
     codec.read_begin,
     waits=True,
     more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
-MAKE_DUE = Verb("make_due", "entry open", _WINDOW, codec.read_word)
+MAKE_DUE = Verb("make_due", "entry open", _WINDOW, codec.read_word, feature="admission")
 #: ``window`` is a member of the open zset; ``most``: how many slots there are.
 _OF_SLOT = "window owner"
 ACQUIRE_SLOT = Verb(
@@ -309,11 +366,21 @@ ACQUIRE_SLOT = Verb(
     f"{_OF_SLOT} most:number length:span",
     codec.read_acquire,
     waits=True,
+    feature="admission",
 )
-RENEW_SLOT = Verb("renew_slot", "slots waiting", f"{_OF_SLOT} length:span takes_over:flag", codec.read_word, waits=True)
-RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word)
-FREE_SLOTS = Verb("free_slots", "slots waiting fewest called", "most:number", codec.read_free_slots)
-RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive)
+RENEW_SLOT = Verb(
+    "renew_slot",
+    "slots waiting",
+    f"{_OF_SLOT} length:span takes_over:flag",
+    codec.read_word,
+    waits=True,
+    feature="admission",
+)
+RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
+FREE_SLOTS = Verb(
+    "free_slots", "slots waiting fewest called", "most:number", codec.read_free_slots, feature="admission"
+)
+RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive, feature="reserved")
 RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
@@ -324,7 +391,7 @@ HAND_OVER = Verb(
 )
 FINISH = Verb(
     "finish",
-    _OF_WINDOW,
+    f"{_OF_WINDOW} failures",
     f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
@@ -336,9 +403,13 @@ CLOSE = Verb(
     codec.read_close,
 )
 KEY_CLAIM = Verb(
-    "key_claim", "claim run", f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}", codec.read_key_claim
+    "key_claim",
+    "claim run",
+    f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}",
+    codec.read_key_claim,
+    feature="keyed",
 )
-KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word)
+KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word, feature="keyed")
 
 
 def make_of_executions() -> list[str]:

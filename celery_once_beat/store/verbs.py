@@ -86,7 +86,7 @@ class Store:
             "loaded_at": q.loaded_at,
             "ttl": q.ttl,
             "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-            **q.end_rules.by_name,
+            "options": scripts.encode_options(q.end_rules.by_name),
             "known": q.known,
             "counted_from": q.counted_from,
             "counts_from": q.counts_from,
@@ -192,7 +192,7 @@ class Store:
         )
 
     def alerted(self, alert: model.Alert, what: str) -> None:
-        """Say what became of an alert that this beat took; ``what`` is as in ``lua/alerted.lua``."""
+        """Say what became of an alert that this beat took; ``what`` is as in ``features/alerts/lua/alerted.lua``."""
         self._trip.one(self._of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
 
     def drop_alert(self, shard: int, event: str) -> None:
@@ -240,12 +240,12 @@ class Store:
             raise heartbeat
         return model.Overdue(
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
-            [shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.alerts],
+            [shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and "alerts" in each.work],
             heartbeat,
             {shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.new},
             self._read_changed(changed),
             free_slots,
-            any(isinstance(each, model.Swept) and each.lines for each in swept),
+            any(isinstance(each, model.Swept) and "admission" in each.work for each in swept),
         )
 
     def due(
@@ -512,13 +512,17 @@ class Store:
             lease=lease,
             retry=retry,
             tracked=tracked and not isinstance(window, KeyedWindow),
-            overlap=overlap,
-            no_slot=no_slot,
             now_only=False,
+            **self._of_features(overlap=overlap, no_slot=no_slot),
         )
         *finished, begun = self._trip.run([*(self._finish(ending) for ending in ends), begin])
         ended(finished)
         return raised(begun)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _of_features(**arguments: str) -> dict[str, str]:
+        """Return those arguments of a begin that a feature takes."""
+        return {name: value for name, value in arguments.items() if name in scripts.BEGIN.arguments}
 
     def _marks_worker(self, window: WindowKey) -> bool:
         """Whether a begin says that this worker begins windows: one does every few seconds."""
@@ -541,9 +545,8 @@ class Store:
                 lease=lease,
                 retry=0,
                 tracked=False,
-                overlap="allow",
-                no_slot="",
                 now_only=True,
+                **self._of_features(overlap="allow", no_slot=""),
             )
         )
 

@@ -375,7 +375,7 @@ class Execution(WindowExecution):
             self.lease is not None
             and not self.handed_over
             and isinstance(self.reply, Begun)
-            and self.reply.overlap == "allow"
+            and not self.reply.end_at_once
             and self.limit is None
             and not self.store.settings.wait_replicas
             and not signals.window_succeeded.receivers

@@ -284,7 +284,7 @@ def test_without_the_settings_nothing_is_kept(any_url: str) -> None:
     stage.load()
     end(stage, "failed")
     assert left(stage) == {}
-    assert not {"tells", "streak"} & set(stage.raw.hkeys(stage.entry_key))
+    assert "streak" not in stage.raw.hkeys(stage.entry_key)
     stage.close()
 
 
@@ -369,7 +369,7 @@ def test_a_foreign_key_stops_no_window(stage: Stage, what: str) -> None:
     assert stage.store.account(ENTRY).counts == {"failed": 1, "done": 1}
 
 
-@pytest.mark.parametrize(("field", "outcome"), [("streak", "failed"), ("streak", "done"), ("tells", "done")])
+@pytest.mark.parametrize(("field", "outcome"), [("deadline", "done"), ("pause_after_failures", "failed")])
 def test_garbage_that_an_end_would_meet(stage: Stage, field: str, outcome: str) -> None:
     """The body doesn't run: its end couldn't be recorded, so it would run again and again."""
     stage.claim()
@@ -377,8 +377,16 @@ def test_garbage_that_an_end_would_meet(stage: Stage, field: str, outcome: str) 
     stage.raw.hset(stage.entry_key, field, "garbage")
     with pytest.raises(StoreDataError, match=f"field {field}: found garbage"):
         stage.begin("A")
-    stage.raw.hset(stage.entry_key, field, {"streak": "0", "tells": "900000 2 1"}[field])
+    stage.raw.hset(stage.entry_key, field, {"deadline": "900000", "pause_after_failures": "2"}[field])
     stage.execute("A", outcome)
+
+
+def test_a_streak_that_is_none(stage: Stage) -> None:
+    """Foreign text counts as no failure, and stops no end."""
+    stage.claim()
+    stage.raw.hset(stage.entry_key, "streak", "garbage")
+    stage.execute("A", "failed")
+    assert stage.raw.hget(stage.entry_key, "streak").startswith("1 ")
 
 
 EVENT = {"window": f"{ENTRY}@{format_instant(nth(1))}", "kind": "ended", "at": "12", "what": "failed 12 Boom"}

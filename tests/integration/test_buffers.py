@@ -505,7 +505,7 @@ def test_a_task_says_it(make: Any) -> None:
     """The entry says nothing, so the task counts; those that wait go on, whoever ends."""
     tick = make()
     begin = {"overlap": "buffer_all"}
-    assert tick.begin(1, **begin).overlap == "buffer_all"
+    assert tick.begin(1, **begin).end_at_once
     assert tick.begin(2, **begin) == Waits(tick.start(1))
     assert tick.due_after_end(1) == [2]
 

@@ -142,7 +142,7 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
     STATES["published"](stage)
     dumped = server.dump()
     stopped = set()
-    for field in [*FIELDS, "tells", "streak", "running", "waits", "trying"]:
+    for field in [*FIELDS, "deadline", "pause_after_failures", "on_failure", "streak", "running", "waits", "trying"]:
         for garbage in GARBAGE:
             server.restore(dumped)
             server.raw.hset(stage.entry_key, field, garbage)
@@ -152,7 +152,7 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
             end = answer_or_error(lambda: stage.finish(outcome=outcome))
             assert not isinstance(end, OnceError), f"{field}={garbage[:20]!r}: {end!r:.200}"
     stage.close()
-    assert stopped >= {"c:done", "c:failed", "max_attempts", "tells", "streak"}
+    assert stopped >= {"c:done", "c:failed", "max_attempts", "deadline", "pause_after_failures"}
 
 
 @pytest.mark.parametrize("field", ["born", "since", "last_done"])

@@ -63,7 +63,7 @@ def _python(folder: Path, at: list[str]) -> tuple[Part, list[str], list[Mutant]]
 def _lua(folder: Path) -> tuple[Part, list[str], list[Mutant]]:
     from . import lua
 
-    return lua.Lua(folder, PACKAGE / "store" / "lua"), lua.TESTS, lua.mutants(PACKAGE / "store" / "lua")
+    return lua.Lua(folder, PACKAGE), lua.TESTS, lua.mutants(PACKAGE)
 
 
 def _try(name: str, part: Part, tests: list[str], mutants: list[Mutant]) -> bool:

@@ -1,4 +1,4 @@
-"""Mutants of the Lua: each is one file of ``store/lua/`` with one small change.
+"""Mutants of the Lua: each is one file of the package's with one small change.
 
 Nothing of the tree is touched: the process that tests them makes its scripts from a folder of its own.
 
@@ -35,6 +35,7 @@ TESTS = [
 ]  # fmt: skip
 
 
+VERBS = {each.name for each in vars(scripts).values() if isinstance(each, scripts.Verb)}
 #: Comparisons whose first change moves the bound alone, and what says that times are compared.
 _BOUNDS = {"<", "<=", ">", ">="}
 _OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b")
@@ -146,14 +147,14 @@ end
 _NOTED = re.compile(rb"once-mutants (\S+)")
 
 
-def _marks(path: Path, is_piece: bool) -> tuple[str, dict[int, int]]:
+def _marks(path: Path, name: str, is_piece: bool) -> tuple[str, dict[int, int]]:
     """The file with a note for the server's log at the start of each block; for each line the last note on its way."""
-    made, last, at, before = [], {}, [], ""
+    made, last, at, before = ["-- include: note_here"], {}, [], ""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = re.sub(r"\s*--.*", "", line)
         indent = len(code) - len(code.lstrip())
         if code and _BEGINS.search(before) and not _NO_STATEMENT.match(code) and (indent or not is_piece):
-            made.append(" " * indent + f"note_here('{path.stem}:{number}')")
+            made.append(" " * indent + f"note_here('{name}:{number}')")
             at.append((number, indent))
         made.append(line)
         before = code or before
@@ -202,14 +203,15 @@ class Lua:
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
-        shutil.copytree(source, folder / "lua")
-        shutil.copytree(source, folder / "noting" / "lua")
+        no_lua = shutil.ignore_patterns("*.py", "*.pyc", "static", "templates")
+        shutil.copytree(source, folder / "lua", ignore=no_lua)
+        shutil.copytree(source, folder / "noting" / "lua", ignore=no_lua)
         self.last: dict[str, dict[int, int]] = {}
         for path in source.rglob("*.lua"):
             name = path.relative_to(source)
-            text, self.last[str(name)] = _marks(path, path.parent != source)
+            text, self.last[str(name)] = _marks(path, str(name)[:-4], path.stem not in VERBS)
             (folder / "noting" / "lua" / name).write_text(text)
-        (folder / "noting" / "lua" / "pieces" / "note_here.lua").write_text(_NOTE_HERE)
+        (folder / "noting" / "lua" / "store/lua/pieces/note_here.lua").write_text(_NOTE_HERE)
         _read_from(folder)
         self.scripts = _scripts()
         self.logs = _Logs()
@@ -249,7 +251,7 @@ class Lua:
         now = _scripts()
         changed = {name for name in now if now[name] != self.scripts[name]}
         mark = self.last[mutant.path].get(mutant.line)
-        of = {f"{file.stem}:{mark}"} if changed and mark else changed
+        of = {f"{mutant.path[:-4]}:{mark}"} if changed and mark else changed
         yield Change(of, [now[name] for name in changed])
         file.write_text(was)
         _read_from(self.folder)
@@ -267,5 +269,5 @@ def _read_from(folder: Path) -> None:
     """Make all scripts anew."""
     scripts._LUA = folder / "lua"
     for verb in _verbs():
-        for name in ("script", "sha", "_evalsha"):
+        for name in ("source", "script", "sha", "_evalsha"):
             vars(verb).pop(name, None)

@@ -76,7 +76,7 @@ begin-repeated | store/lua/begin.lua | begin that is sent again by its owner ans
 - if began or kind == 'run' and owner == OWNER then
 + if false then
 begin-limits | store/lua/begin.lua | limits end a window at its begin
-- local outcome = limit_reached(window) or too_late(window)
+- local outcome = ended_by_rule(window)
 + local outcome
 begin-counts | store/lua/begin.lua | a begin counts as an attempt
 - window.attempts, window.turn = window.attempts + 1, window.turn + 1
@@ -88,16 +88,22 @@ fence | store/lua/begin.lua | the fence grows with each begin
 - local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 + local fence = math.max(entry.fence, 1)
 begin-deadline | store/lua/begin.lua | the deadline of a window that runs lies behind its lease
-- write_window(window, NOW + LEASE + MARGIN, 'fence', fence)
-+ write_window(window, NOW + DAY, 'fence', fence)
-overlap-skip | store/lua/begin.lua | without overlap a window is skipped while another runs
--     if overlap == 'skip' then
--       return 'skipped'
-+     if overlap == 'skip' then
-+       return nil, '', {}
-overlap-waits | store/lua/begin.lua | without overlap what has begun before waits for the one that runs
-- return itself and 'skipped' or 'waits_turn', first, over
-+ return is_new(window) and (itself and 'skipped' or 'waits_turn') or nil, '', {}
+- write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
++ write_window(window, NOW + DAY, 'fence', int(fence))
+overlap-skip | features/admission/lua/before_begin.lua | without overlap a window is skipped while another runs
+-     return {outcome = 'skipped'}
+-   end
+-   if overlap() == 'buffer_all'
++     return nil
++   end
++   if overlap() == 'buffer_all'
+overlap-waits | features/admission/lua/before_begin.lua | without overlap what has begun before waits for the one that runs
+-     return wait('waits_turn', first)
+-   end
+-   if overlap() == 'skip'
++     return nil
++   end
++   if overlap() == 'skip'
 renew-extends | store/lua/renew.lua | a renewal keeps the run key
 - if redis.call('PEXPIRE', RUN, LEASE) == 0 then
 + if false then
@@ -111,8 +117,8 @@ hold-owner | store/lua/pieces/hold.lua | only its owner ends, renews or hands ov
 - return is_owner(holder) and kind or nil
 + return kind
 hold-since | store/lua/pieces/hold.lua | after its lease ran out it has the window again only if nobody began since
-- if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held'
-+ if false and window.state ~= 'held'
+- local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
++ local its_own = true
 hand-over-attempt | store/lua/hand_over.lua | a retry is no death: the attempt doesn't count
 - window.attempts = math.max(window.attempts - 1, 0)
 + local _ = window.attempts
@@ -165,7 +171,7 @@ take-fingerprint | store/lua/take.lua | a beat whose definition isn't in force t
 - if entry.fingerprint ~= FINGERPRINT then
 + if false then
 take-limits | store/lua/take.lua | limits end a window when it is taken
-- local outcome = limit_reached(window) or too_late(window)
+- local outcome = ended_by_rule(window)
 + local outcome
 confirm-turn | store/lua/confirm.lua | a confirm that comes late changes nothing
 - if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
@@ -179,7 +185,7 @@ confirm-moves | store/lua/confirm.lua | a confirm puts the deadline off
 confirm-near | store/lua/confirm.lua | what wasn't published is published again soon
 - delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
 + delay = DAY
-receive | store/lua/receive.lua | while a message waits in a worker its window's deadline is a lease away
+receive | features/reserved/lua/receive.lua | while a message waits in a worker its window's deadline is a lease away
 - write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)
 + local _ = LENGTH
 load-later | store/lua/load.lua | of the beats alive the one that loaded last is right
@@ -209,56 +215,56 @@ sweep-away | store/lua/sweep.lua | a time in which no beat got to a shard makes 
 sweep-forgotten | store/lua/sweep.lua | a beat that was silent for too long is told so, and loads its entries again
 - redis.call('ZREM', BEATS, beat)
 + local _ = beat
-buffer-waits | store/lua/begin.lua | with a buffer a window waits while another of its entry has the turn
-- local first = one_by_one and waits_for(window)
-+ local first = overlap == 'skip' and waits_for(window)
-buffer-order | store/lua/pieces/line.lua | of those that wait the oldest goes first
+buffer-waits | features/admission/lua/before_begin.lua | with a buffer a window waits while another of its entry has the turn
+- local first = window and one_by_one() and waits_for(window)
++ local first = window and overlap() == 'skip' and waits_for(window)
+buffer-order | features/admission/lua/line.lua | of those that wait the oldest goes first
 - return first < second or first == second and one.start < other.start
 + return first < second or first == second and one.start > other.start
-buffer-keeps | store/lua/begin.lua | buffer_one keeps the newest
+buffer-keeps | features/admission/lua/before_begin.lua | buffer_one keeps the newest
 - newest = each.start > newest and each.start or newest
 + newest = each.start < newest and each.start or newest
 end-calls | store/lua/pieces/ends.lua | what ends a window makes the next in line overdue
--   call_next()
-begin-calls | store/lua/begin.lua | a window that waits for one in line makes that one overdue if nobody has the turn
--   call_next()
-limit-waits | store/lua/begin.lua | for which there is no slot, that window doesn't begin
-- return NO_SLOT ~= '' and 'waits_slot' or nil, '', {}
-+ return nil, '', {}
-limit-counts | store/lua/acquire_slot.lua | no more slots are given than there are
+-   on_release()
+begin-calls | features/admission/lua/on_wait.lua | a window that waits for one in line makes that one overdue if nobody has the turn
+-     call_next()
+limit-waits | features/admission/lua/before_begin.lua | for which there is no slot, that window doesn't begin
+- return NO_SLOT ~= '' and wait('waits_slot', '') or nil
++ return nil
+limit-counts | features/admission/lua/acquire_slot.lua | no more slots are given than there are
 - elseif redis.call('ZCARD', SLOTS) < MOST then
 + elseif true then
-limit-dead | store/lua/pieces/limit.lua | the slots of the dead are free again
+limit-dead | features/admission/lua/limit.lua | the slots of the dead are free again
 - redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
 + local _ = NOW
-limit-stays | store/lua/renew_slot.lua | a slot is kept as long as its window's lease
+limit-stays | features/admission/lua/renew_slot.lua | a slot is kept as long as its window's lease
 - redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
 + local _ = LENGTH
-limit-leaves | store/lua/release_slot.lua | a slot is given back at the end
+limit-leaves | features/admission/lua/release_slot.lua | a slot is given back at the end
 - redis.call('ZREM', SLOTS, slot)
 + local _ = slot
-limit-calls | store/lua/make_due.lua | a beat makes the windows overdue for which there are slots
+limit-calls | features/admission/lua/make_due.lua | a beat makes the windows overdue for which there are slots
 - set_deadline(NOW)
 + local _ = NOW
-end-told | store/lua/pieces/alerts.lua | the end of a window that isn't done is kept until it is told
-- note_end(START, outcome, window.failure)
+end-told | features/alerts/lua/on_close.lua | the end of a window that isn't done is kept until it is told
+- note_end(start, outcome, window and window.failure)
 + local _ = note_end
 missed-told | store/lua/claim.lua | windows that are passed over are told one by one
-- note_end(start, 'missed')
+- on_close(start, nil, 'missed')
 + local _ = start
-late-told | store/lua/claim.lua | a claim notes when its window is late
-- redis.pcall('ZADD', LATE, STARTS_AT + deadline, MEMBER)
-+ local _ = deadline
-told-noted | store/lua/alerted.lua | what was told is noted, so that no beat tells it again
+late-told | features/alerts/lua/on_claim.lua | a claim notes when its window is late
+- redis.pcall('ZADD', LATE, STARTS_AT + entry.deadline, MEMBER)
++ local _ = LATE
+told-noted | features/alerts/lua/alerted.lua | what was told is noted, so that no beat tells it again
 - if redis.call('XACK', ALERTS, GROUP, ID) == 0 or not event then
 + if true then
-tell-mutex | store/lua/alerts.lua | what a beat has taken to tell, no other takes meanwhile
+tell-mutex | features/alerts/lua/alerts.lua | what a beat has taken to tell, no other takes meanwhile
 - 'beat', IDLE, 0,
 + 'beat', 0, 0,
-told-again | store/lua/alerts.lua | what a beat took to tell, and didn't, another tells
+told-again | features/alerts/lua/alerts.lua | what a beat took to tell, and didn't, another tells
 - for _, id in ipairs(idle) do
 + for _, id in ipairs({}) do
-told-left | store/lua/alerted.lua | what a beat can't tell, it leaves to others
+told-left | features/alerts/lua/alerted.lua | what a beat can't tell, it leaves to others
 - redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind
 + local _ = unpack(event[2]) -- behind
 lease-from-before | worker/protocol.py | a lease is trusted from before the request was sent
@@ -408,11 +414,11 @@ SURVIVORS = {name: Survivor(*row) for name, *row in (line.split(" | ") for line 
 
 
 def read_lua_from(folder: Path, package: Path) -> None:
-    """Take the store's scripts from another folder, in this process. Called before the package is imported."""
-    here, read_text = package / "store" / "lua", Path.read_text
+    """Take the package's Lua from another folder, in this process. Called before the package is imported."""
+    read_text = Path.read_text
 
     def read(self: Path, *args: Any, **kwargs: Any) -> str:
-        path = folder / self.relative_to(here) if here in self.parents else self
+        path = folder / self.relative_to(package) if self.suffix == ".lua" and package in self.parents else self
         return read_text(path, *args, **kwargs)
 
     Path.read_text = read  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat import signals
+from celery_once_beat.features import FEATURES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Store
 
@@ -138,6 +139,10 @@ def make_plan(seed: str, *, faults: int | None = None) -> Plan:
     return plan
 
 
+#: What an entry may ask of a feature, where that is on.
+_OPTIONS_OF = {"overlap": "admission", "limit": "admission", "on_failure": "alerts", "deadline": "alerts"}
+
+
 def make_entry(draw: random.Random, every: float) -> dict[str, Any]:  # noqa: PLR0912  # a draw each
     """One entry's description."""
     entry: dict[str, Any] = {
@@ -182,6 +187,9 @@ def make_entry(draw: random.Random, every: float) -> dict[str, Any]:  # noqa: PL
             entry["on_failure"] = TELL
         if draw.random() < 0.2:
             entry["deadline"] = draw.choice([2.0, 6.0])
+    for option, feature in _OPTIONS_OF.items():
+        if feature not in FEATURES:
+            entry.pop(option, None)
     return entry
 
 

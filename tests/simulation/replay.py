@@ -115,8 +115,13 @@ class Server(Model):
             allowed = "same" if cursor == e.cursor else "back"
         if cursor < e.cursor or (news == "back" and not a.absent_at):
             return ("loaded", f"{e.cursor} or later", allowed)
-        e.cursor, e.fingerprint, e.max_attempts, e.recover = cursor, a.fingerprint, a.max_attempts, bool(a.recover)
-        e.grace, e.again, e.overlap = a.grace, a.retry_failed_after, a.overlap or "-"
+        words = a.options.split(" ")
+        options = {name: None if value == "-" else value for name, value in zip(words[::2], words[1::2], strict=True)}
+        number = {name: int(value) for name, value in options.items() if value and value.isdecimal()}
+        e.cursor, e.fingerprint = cursor, a.fingerprint
+        e.max_attempts, e.recover = number["max_attempts"], bool(number["recover"])
+        e.grace, e.again = number.get("grace"), number.get("retry_failed_after")
+        e.overlap = options["overlap"] or "-"
         return ("loaded", cursor, allowed)
 
     def unload(self, e: Entry, a: Args) -> Any:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import celery_once_beat
+from celery_once_beat import features
+from celery_once_beat.features import FEATURES
 from celery_once_beat.outcomes import COUNTED, LIMITS
 from celery_once_beat.store import codec, scripts
 from celery_once_beat.store.model import BeatReport
 
 PACKAGE = Path(celery_once_beat.__file__).parent
-LUA = PACKAGE / "store" / "lua"
+FILES = {str(path.relative_to(PACKAGE))[:-4]: path.read_text() for path in sorted(PACKAGE.rglob("*.lua"))}
 VERBS = {name: verb for name, verb in vars(scripts).items() if isinstance(verb, scripts.Verb)}
+#: As celery_once_beat.features lists them.
+HOOKS = set(re.findall(r"``(\w+)\(", features.__doc__ or ""))
 REPORT = BeatReport(offset=0.25, lag=1.5, entries=3, untracked=1, version="1.0")
 
 
@@ -39,23 +43,21 @@ def reached(script: str) -> str:
 def test_each_name_is_declared_and_used(name: str) -> None:
     """A key or argument that the Lua doesn't use, or uses and isn't given, is a mistake."""
     verb = VERBS[name]
-    given = [*verb.keys.split(), *verb.arguments, *filter(None, [verb.more_keys])]
+    given = [*verb._key_names, *verb.arguments, *filter(None, [verb.more_keys])]
     declared = {given_name.upper() for given_name in given}
     assert len(given) == len(declared)
     code = "\n".join(line for line in reached(verb.script).splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
     assert declared <= names(code)
     constants = {made for line in re.findall(r"^local ([A-Z][A-Z_, ]+) =", code, re.MULTILINE) for made in names(line)}
     assert {found for found in names(code) if found.isupper()} <= declared | constants
-    assert not re.search(r"\b(KEYS|ARGV)\b", (LUA / f"{verb.name}.lua").read_text())
+    assert not re.search(r"\b(KEYS|ARGV)\b", [*verb.source.texts.values()][-1])
 
 
-def test_each_file_is_a_verbs_and_each_piece_is_used() -> None:
+def test_each_file_is_a_verbs_or_used_by_one() -> None:
     """What no verb needs is deleted."""
-    assert {path.stem for path in LUA.glob("*.lua")} == {verb.name for verb in VERBS.values()}
-    included: dict[str, str] = {}
-    for verb in VERBS.values():
-        scripts._include(verb.name, included)
-    assert {path.stem for path in LUA.glob("pieces/*.lua")} == {name[7:] for name in included if name[:7] == "pieces/"}
+    included = {name: text for verb in VERBS.values() for name, text in verb.source.texts.items()}
+    assert included.keys() - FILES.keys() == HOOKS
+    assert FILES.keys() <= included.keys()
     functions = re.findall(r"^local function (\w+)", code := "\n".join(included.values()), re.MULTILINE)
     assert not [name for name in functions if len(re.findall(rf"\b{name}\b", code)) < 2]
 
@@ -69,12 +71,12 @@ def test_arguments_are_given_by_name(given: dict[str, Any]) -> None:
 
 def test_lua_and_python_know_the_same_outcomes() -> None:
     """Each outcome is recorded by a script, and each that a script records is one that people are shown."""
-    lua = "\n".join(re.sub(r"\s*--.*", "", path.read_text()) for path in LUA.rglob("*.lua"))
+    lua = "\n".join(re.sub(r"\s*--.*", "", text) for text in FILES.values())
     assert set(COUNTED) <= set(re.findall(r"'(?:c:)?([a-z]+)'", lua))
     recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z]+)'"
     assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
-    limits = (LUA / "pieces" / "end_rules.lua").read_text()
-    assert set(re.findall(r"return '([a-z]+)'", limits)) | {"skipped"} == LIMITS
+    limits = FILES["store/lua/pieces/end_rules"]
+    assert set(re.findall(r"(?:return|and|or) '([a-z]+)'", limits)) | {"skipped"} == LIMITS
 
 
 def test_a_report_may_gain_a_field() -> None:
@@ -111,14 +113,32 @@ def test_a_piece_stands_once_before_what_names_it(name: str) -> None:
         assert not [each for each in names(line) if declared.get(each, -1) > number], line
 
 
-@pytest.mark.parametrize("path", sorted(LUA.rglob("*.lua")), ids=lambda path: path.stem)
-def test_a_file_includes_what_it_uses(path: Path) -> None:
-    """What no line uses isn't included."""
-    text = path.read_text()
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_includes_what_it_uses(name: str) -> None:
+    """What no line uses isn't included, and no file of the core names a feature's."""
+    text = FILES[name]
     code = re.sub(r"--.*", "", text)
     for piece in (each for line in re.findall(r"^-- include: (.*)$", text, re.MULTILINE) for each in line.split(", ")):
-        declared = re.findall(
-            r"^local (?:function )?([\w, ]+)", (LUA / "pieces" / f"{piece}.lua").read_text(), re.MULTILINE
-        )
+        own = f"{name.rpartition('/')[0]}/{piece}"
+        file = FILES.get(own) or FILES[f"store/lua/pieces/{piece}"]
+        declared = re.findall(r"^local (?:function )?([\w, ]+)", file, re.MULTILINE)
         names_of = {each for made in declared for each in re.findall(r"\w+", made)}
-        assert names_of & names(code) or piece in {"now", "values"}, f"{path.name} includes {piece}"
+        assert names_of & names(code) or piece in {"now", "values"}, f"{name} includes {piece}"
+    for hook in (each for line in re.findall(r"^-- hooks: (.*)$", text, re.MULTILINE) for each in line.split(", ")):
+        assert hook in names(code), f"{name} names the hook {hook}"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.rpartition("/")[2] in HOOKS])
+def test_a_hook_is_named_after_its_feature(name: str) -> None:
+    """Its file defines one function of that name, which the scripts call."""
+    _, feature, _, hook = name.split("/")
+    assert f"local function {feature}_{hook}(" in FILES[name]
+    assert feature in FEATURES
+
+
+def test_without_features_a_script_has_none_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core's scripts need no feature, and a begin's has at most 20 KB then."""
+    monkeypatch.setattr(scripts, "FEATURES", ())
+    verbs = [replace(verb) for verb in VERBS.values() if not verb.feature]
+    assert not [file for verb in verbs for file in verb.source.texts if file.startswith("features/")]
+    assert len(replace(scripts.BEGIN).script) <= 20_000

@@ -9,13 +9,13 @@
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
 
--- include: alerts, ends, entry, run, window
+-- include: entry, records, run, window
+-- hooks: on_claim, on_close
 
 entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end
-check_entry()
 touch_entry()
 if entry.paused == '1' and MODE ~= 'pass' then
   return {'paused'}
@@ -110,7 +110,6 @@ end
 if missed > 0 then
   look_at_count('c:missed')
 end
-check_tells()
 if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
@@ -120,7 +119,7 @@ if missed > 0 then
   count('missed', missed)
 end
 for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- while it is paused, somebody orders it
-  note_end(start, 'missed')
+  on_close(start, nil, 'missed')
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
   keep(ENTRIES) -- it is written by loads alone, and once a day is enough
@@ -132,11 +131,7 @@ end
 if MODE == 'run' and not itself then
   local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
   write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
-  local deadline = entry.tells and read_tells() or 0
-  if deadline > 0 then
-    redis.pcall('ZADD', LATE, STARTS_AT + deadline, MEMBER)
-    keep(LATE)
-  end
+  on_claim()
   if not mine then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}

@@ -11,7 +11,7 @@
 --                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
 
--- include: ends, entry, line, window
+-- include: ends, entry, window
 
 local NOT_YET = 3
 

@@ -11,7 +11,10 @@
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
--- include: ends, entry, failures, hold, line, run, window
+-- include: ends, entry, hold, run, window
+-- hooks: on_release
+
+local MOST_FAILURES = 10
 
 entry = read_entry()
 local kind, owner, number = settle()
@@ -50,10 +53,16 @@ if not open then
   mark_done(OWNER, OUTCOME, true)
   return 'finished'
 end
+-- What the last failures of an entry said, for people. pcall: a foreign key in its place must stop no end.
+local function remember_failure()
+  if FAILURE ~= '' and type(redis.pcall('HSET', FAILURES, START, FAILURE)) == 'number' then
+    keep_newest(FAILURES, MOST_FAILURES)
+  end
+end
 local window = read_window()
 local again = AGAIN
-if OUTCOME == 'failed' and (entry.again or '-1') ~= '-1' then
-  again = number_field('again', entry.again)
+if OUTCOME == 'failed' then
+  again = entry.retry_failed_after or AGAIN
 end
 if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)
@@ -61,7 +70,7 @@ if again > 0 and window.attempts < most_attempts() then
   window.state, window.retry, window.publishes, window.turn = 'again', 0, 0, window.turn + 1
   write_window(window, NOW + again)
   remember_failure()
-  call_next()
+  on_release()
   return {'again', int(again)}
 end
 window.failure = FAILURE

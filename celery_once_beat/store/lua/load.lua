@@ -20,7 +20,7 @@
 -- same name is another entry: it counts from its edit, and the pause of the one before has ended. A row that is renamed
 -- brings its pause along: PAUSE is '-' where it isn't paused, else the words; '' leaves the pause as it is.
 --
--- DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
+-- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
@@ -29,7 +29,7 @@
 
 -- include: definition, entries, entry, loaders
 
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'tells', 'untracked', 'row')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row')
 local cursor, since = fields[2], instant_field('since', fields[6])
 
 local others, latest = read_loaders(fields[4])
@@ -65,9 +65,9 @@ end
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
-if fields[8] then -- this beat may track the entry by now; if it doesn't, it says so again
+if fields[7] then -- this beat may track the entry by now; if it doesn't, it says so again
   local others_say = {}
-  for beat in string.gmatch(fields[8], '%S+') do
+  for beat in string.gmatch(fields[7], '%S+') do
     if beat ~= BEAT then
       others_say[#others_say + 1] = beat
     end
@@ -80,7 +80,7 @@ if right.fingerprint ~= FINGERPRINT then
   return {'superseded', right.beat, int(loaded_at), right.fingerprint}
 end
 
-local other_row, pause = ROW ~= '' and fields[9] and fields[9] ~= ROW, PAUSE
+local other_row, pause = ROW ~= '' and fields[8] and fields[8] ~= ROW, PAUSE
 if other_row then
   counts_from, pause = counts_from ~= '' and counts_from or ROW_AT, pause ~= '' and pause or '-'
 end
@@ -116,18 +116,14 @@ if pause ~= '' and (news == 'new' or news == 'changed') then -- else somebody ma
 end
 if ROW ~= '' then
   of_news[#of_news + 1], of_news[#of_news + 2] = 'row', ROW
-elseif fields[9] then
+elseif fields[8] then
   redis.call('HDEL', ENTRY, 'row')
 end
-if DEADLINE or PAUSE_AFTER_FAILURES or ON_FAILURE ~= '' then
-  of_news[#of_news + 1] = 'tells'
-  of_news[#of_news + 1] = string.format('%.0f %.0f %d', DEADLINE or 0, PAUSE_AFTER_FAILURES or 0, ON_FAILURE ~= '' and 1 or 0)
-elseif fields[7] then
-  redis.call('HDEL', ENTRY, 'tells', 'streak')
+for option, value in string.gmatch(OPTIONS, '(%S+) (%S+)') do
+  of_news[#of_news + 1], of_news[#of_news + 2] = option, value
 end
 redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
-  'ttl', TTL, 'max_attempts', MAX_ATTEMPTS, 'recover', RECOVER, 'grace', GRACE or -1,
-  'again', RETRY_FAILED_AFTER or -1, 'overlap', OVERLAP ~= '' and OVERLAP or '-', unpack(of_news))
+  'ttl', TTL, unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)

@@ -9,7 +9,8 @@
 --         {'closed', 'dropped'}   the entry is there, and no worker would close the window
 --         {'no'}          it isn't overdue, or is another's
 
--- include: ends, entry, line, loaders, window
+-- include: ends, entry, loaders, window
+-- hooks: on_release
 
 entry = read_entry()
 local kind, owner, outcome = settle()
@@ -57,8 +58,5 @@ if WHY == 'untracked' then
   return {'closed', 'dropped'}
 end
 set_deadline(NOW + DELAY)
-if redis.call('HGET', ENTRY, 'running') == START then
-  redis.call('HDEL', ENTRY, 'running') -- until it is taken it keeps no other from running
-  call_next()
-end
+on_release(true)
 return {'postponed'}

@@ -6,10 +6,11 @@
 -- that time counts, and all times are shifted by the rest. So no beat counts as gone just because the node was away.
 -- A beat that is left alone sees after a few sweeps that the others are gone.
 --
--- returns {new, windows, alerts, lines}   new 1: the beat wasn't known. It is new, was away for too long, or the store lost its
---                                   data. alerts 1: alerts may be due. lines 1: windows of some entry wait in line, see line.lua
+-- returns {new, windows, feature...}   new 1: the beat wasn't known. It is new, was away for too long, or the store lost its
+--                                data. feature: there is something to see to in this shard
 
 -- include: now, values
+-- hooks: on_sweep
 
 local MOST_SILENT = 5000 -- ms; beats sweep at least as often
 
@@ -30,7 +31,6 @@ if redis.call('PTTL', BEATS) < 29 * DAY then
   redis.call('PEXPIRE', BEATS, 30 * DAY)
 end
 local overdue = redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)
--- pcall: a foreign key in their place is told by who takes alerts.
-local late = redis.pcall('ZRANGEBYSCORE', LATE, '-inf', UNTIL, 'LIMIT', 0, 1)
-local to_tell = late.err or late[1] or redis.pcall('XLEN', ALERTS) ~= 0
-return {new, overdue, to_tell and 1 or 0, #redis.call('ZRANGEBYSCORE', LINES, NOW, '+inf', 'LIMIT', 0, 1)}
+local found = {new, overdue}
+on_sweep(found)
+return found

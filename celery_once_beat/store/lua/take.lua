@@ -8,7 +8,8 @@
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
 --         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
 
--- include: end_rules, ends, entry, line, unconsumed, window
+-- include: end_rules, ends, entry, unconsumed, wait, window
+-- hooks: before_take
 
 entry = read_entry()
 local kind, owner, number = settle()
@@ -58,22 +59,15 @@ if kind then
   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
   return {'no', 'held'}
 end
-local outcome = limit_reached(window) or too_late(window)
+local outcome = ended_by_rule(window)
 if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
--- A new window is published first, and waits only once it begins.
-local one_by_one = entry.overlap ~= 'allow' and last_that_began() ~= nil
-if one_by_one and (not is_new(window) or window.state == 'waits_turn') then
-  if waits_for(window) then
-    start_waiting(window, 'waits_turn', 'waits', '1')
-    call_next()
-    return {'no', 'waits'}
-  end
-  if is_taken_up(window) then
-    redis.call('HSET', ENTRY, 'running', START)
-  end
+local verdict = before_take(window)
+if verdict then
+  start_waiting(window, verdict)
+  return {'no', 'waits'}
 end
 if is_new(window) and window.taken == SENT then
   local now, later = try_again()
@@ -88,8 +82,5 @@ if window.state == 'again' then
   window.state = 'again_due'
 end
 write_window(window, NOW + CLAIM_LEASE)
-if one_by_one and in_line(window) then
-  redis.call('HSET', ENTRY, 'waits', '1')
-end
 keep(OPEN)
 return answer()

@@ -2,27 +2,22 @@
 
 -- include: entry, window
 
--- The outcome of an open window that nobody runs, if a limit ends it; else nil.
-local function limit_reached(window)
+-- When a window that never begins expires or is missed, server ms: a weekend's queue doesn't all run on Monday.
+local function ends_unbegun_at(window)
+  local expires = window.expires ~= '0' and tonumber(window.expires) or math.huge
+  return math.min(expires, is_new(window) and entry.grace and STARTS_AT + entry.grace or math.huge)
+end
+
+-- The outcome of an open window that nobody runs, if a rule ends it; else nil.
+local function ended_by_rule(window)
   if window.attempts >= most_attempts() then
     return 'abandoned'
   end
   if window.attempts >= 1 and entry.recover == '0' and window.state == 'held' then
     return 'dropped'
   end
-  if window.expires ~= '0' and NOW > tonumber(window.expires) then
-    return 'expired'
-  end
-  return nil
-end
-
--- A window that never began is missed once the entry's grace has passed: a weekend's queue doesn't all run on Monday.
-local function too_late(window)
-  if entry.grace and entry.grace ~= '-1' then
-    local grace = number_field('grace', entry.grace)
-    if is_new(window) and NOW > STARTS_AT + grace then
-      return 'missed'
-    end
+  if NOW > ends_unbegun_at(window) then
+    return window.expires ~= '0' and NOW > tonumber(window.expires) and 'expired' or 'missed'
   end
   return nil
 end

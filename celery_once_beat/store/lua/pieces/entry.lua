@@ -13,16 +13,16 @@
 --   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
 --   row           the key of the database's row that it is made of; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
---   max_attempts, recover (1 or 0), grace (-1: none)   limits of the definition in force
---   again (ms; 0: never, -1: as the task says), overlap (-: as the task says)   the same
---   waits         1: windows wait in line for their turn, or did a moment ago; see line.lua
+--   max_attempts, recover (1 or 0), grace, retry_failed_after, overlap, deadline, pause_after_failures, on_failure
+--                 the options of the definition in force, times in ms; -: not set, or as the task says
+--   waits         1: windows wait in line for their turn, or did a moment ago; see features/admission
 --   limit         of which limit a window waited for a slot last; for people
 --   refused       how many copies begin refused
---   running       start of the last window that began, or that was taken after it had begun; unless overlap says allow
+--   running       start of the last window that began, or that was taken after it had begun; only where windows of the
+--                 entry run one by one
 --   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
---   times         histograms; see times.lua
---   tells         '<deadline, ms> <failures> <0 or 1>': what is to be said of its windows; see alerts.lua
+--   times         histograms; see features/times
 --   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
 --   late          how many windows were said to be late
 --   w:<start>     the account of an open window; see window.lua
@@ -33,6 +33,8 @@
 -- as `entry`, and the server's time as NOW: the pieces use both.
 
 -- include: now, values
+-- fields: born, since, last_done, paused, fingerprint, recover, trying
+-- numbers: fence, ttl, max_attempts, refused, grace, retry_failed_after, c:done, c:failed
 
 -- The entry of this verb, as it was read.
 local entry
@@ -70,38 +72,25 @@ local function forget_counts()
   end
 end
 
--- The fields that a verb of a window needs, as texts; false if absent. `account` is the window's. `ttl` is how long
--- the hash lives after this, ms.
+-- What the pieces and hooks of this script read of the entry: FIELDS, of which NUMBERS are numbers; false or nil if absent.
+-- `account` is the window's. `ttl` is how long the hash lives after this, ms. All is checked here, before the first write:
+-- if an outcome couldn't be counted, the window would restart for ever.
 local function read_entry()
-  local hash = read_fields('born', 'since', 'fence', 'ttl', 'last_done', 'max_attempts', 'refused', 'c:done', 'c:failed',
-    'paused', 'fingerprint', 'recover', 'grace', 'again', 'overlap', 'trying', 'times', 'w:' .. START,
-    'tells', 'streak', 'waits')
-  return {
-    cursor = hash[2], born = hash[3], since = hash[4], fence = number_field('fence', hash[5], 0),
-    ttl = math.max(number_field('ttl', hash[6], 30 * DAY), 1), last_done = hash[7], max_attempts = hash[8],
-    refused = hash[9], ['c:done'] = hash[10], ['c:failed'] = hash[11], paused = hash[12], fingerprint = hash[13],
-    recover = hash[14], grace = hash[15], again = hash[16], overlap = hash[17], trying = hash[18],
-    times = hash[19], account = hash[20], tells = hash[21], streak = hash[22],
-    waits = hash[23],
-  }
-end
-
--- Validate what the end of a window needs besides its counter.
-local function check_instants()
-  instant_field('born', entry.born)
-  if entry.since ~= entry.born then
-    instant_field('since', entry.since)
+  local hash = read_fields('w:' .. START, unpack(FIELDS))
+  local found = {cursor = hash[2], account = hash[3]}
+  for place, name in ipairs(FIELDS) do
+    found[name] = hash[place + 3]
   end
-  instant_field('last_done', entry.last_done)
-end
-
--- What later verbs of the window need: if its outcome couldn't be counted, the window would restart for ever.
-local function check_entry()
-  check_instants()
-  number_field('max_attempts', entry.max_attempts)
-  number_field('refused', entry.refused)
-  number_field('c:done', entry['c:done'])
-  number_field('c:failed', entry['c:failed'])
+  for _, name in ipairs(NUMBERS) do
+    found[name] = number_field(name, found[name])
+  end
+  instant_field('born', found.born)
+  if found.since ~= found.born then
+    instant_field('since', found.since)
+  end
+  instant_field('last_done', found.last_done)
+  found.fence, found.ttl = found.fence or 0, math.max(found.ttl or 30 * DAY, 1)
+  return found
 end
 
 -- A key beside the hash lives as long, and up to a day longer, so not every write has to renew it. OPEN lives as long as
@@ -114,7 +103,17 @@ end
 
 -- How often a window may begin and die.
 local function most_attempts()
-  return number_field('max_attempts', entry.max_attempts, math.huge)
+  return entry.max_attempts or math.huge
+end
+
+-- `key` is a hash by start, for people: it keeps the newest `most`, as long as the entry.
+local function keep_newest(key, most)
+  redis.call('PEXPIRE', key, entry.ttl)
+  local starts = redis.call('HKEYS', key)
+  table.sort(starts)
+  for place = 1, #starts - most do
+    redis.call('HDEL', key, starts[place])
+  end
 end
 
 -- The cursor has passed this window, so the open zset alone says whether it still owes an outcome.

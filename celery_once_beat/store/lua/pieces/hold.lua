@@ -1,10 +1,11 @@
 -- Who has a window's execution.
 
--- include: entry, line, run, window
+-- include: entry, run, window
+-- hooks: lost_turn
 
 -- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; nil if it is stale. After its lease
--- it has the window again, unless another execution began the window, the window went back in line, or, without
--- overlap, another window of the entry runs. A caller without the fence is judged by the run key alone.
+-- it has the window again, unless another execution began the window, the window went back in line, or another window
+-- of the entry has its turn. A caller without the fence is judged by the run key alone.
 local function hold(kind, holder)
   if kind == 'run' or kind == 'wait' then
     return is_owner(holder) and kind or nil
@@ -14,15 +15,8 @@ local function hold(kind, holder)
   end
   if is_open() then
     local window = read_window()
-    if window.owner ~= OWNER or int(window.fence) ~= FENCE or window.state ~= 'held'
-      or entry.overlap ~= 'allow' and another_runs() then
-      return nil
-    end
-    if redis.call('HGET', ENTRY, 'running') then
-      touch_entry()
-      redis.call('HSET', ENTRY, 'running', START) -- another window may have begun since
-    end
-    return 'run'
+    local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
+    return its_own and not lost_turn() and 'run' or nil
   end
   -- Nobody has it. Where the run key alone decides, its last owner has it again.
   return FENCE ~= '0' and (not TRACKED or not passed()) and 'run' or nil

@@ -36,9 +36,9 @@ local function instant_field(name, value)
   return value and (is_instant(value) and value or bad_field(name, value, 'an instant'))
 end
 
--- The number in a field of the entry hash, or `default` where there is none.
+-- The number in a field of the entry hash, or `default` where there is none: no field, or '-'.
 local function number_field(name, value, default)
-  if not value then
+  if not value or value == '-' then
     return default
   end
   return whole(value) or bad_field(name, value, 'a whole number')

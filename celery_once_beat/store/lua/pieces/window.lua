@@ -37,6 +37,20 @@ local function read_account(account, start)
   }
 end
 
+-- How long (ms) others wait for a window that died, or whose message is lost. By then a beat has taken it.
+local PATIENCE = 60000
+-- A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.
+local LONGEST_WAIT = 600000
+
+local function waits(window)
+  return window.state == 'waits_turn' or window.state == 'waits_slot'
+end
+
+-- It is in line until it begins, also while its message is out.
+local function in_line(window)
+  return waits(window) or window.state == 'again_due'
+end
+
 -- It has never begun, and nobody ordered it.
 local function is_new(window)
   return window.fence == 0 and window.backfill == 0

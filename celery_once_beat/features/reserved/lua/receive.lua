@@ -5,7 +5,7 @@
 --         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed, and perhaps ordered
 --                         since: this copy would be refused
 
--- include: entry, line, run, window
+-- include: entry, run, window
 
 entry = read_entry()
 local kind, _, number = run_state()
@@ -16,7 +16,7 @@ local window = read_window()
 if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
-if (window.state == 'waits_turn' or window.state == 'waits_slot') and window.taken == 0 then
+if waits(window) and window.taken == 0 then
   return {'unchanged'} -- it waits without a message; this is a late copy
 end
 touch_entry()

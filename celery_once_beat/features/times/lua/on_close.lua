@@ -8,6 +8,7 @@
 -- They are for people: a text that can't be read stays as it is, and stops no window.
 
 -- include: entry
+-- fields: times
 
 local LONGEST_TIMES = 1000
 
@@ -32,11 +33,11 @@ local function count_time(counters, letter, ms)
   return string.sub(counters, 1, colon) .. int(number + 1) .. string.sub(counters, colon + #number + 1)
 end
 
--- The field and its value with a window that ends; nothing where it never began. An order has no lateness, and a window
--- that began more than once waited in its queue more than once. `ran` (ms) is nil where nobody knows: its process died.
-local function times_with(window, ran)
+-- An order has no lateness, and a window that began more than once waited in its queue more than once. `ran` (ms) is nil
+-- where nobody knows: its process died.
+local function times_on_close(_, window, _, fields, ran)
   local late, queued, all_ran, counters = string.match(entry.times or '0 0 0', '^(%d+) (%d+) (%d+)(.*)$')
-  if window.fence == 0 or not late or #counters > LONGEST_TIMES then
+  if not window or window.fence == 0 or not late or #counters > LONGEST_TIMES then
     return
   end
   if window.backfill == 0 then
@@ -52,6 +53,7 @@ local function times_with(window, ran)
     all_ran, counters = all_ran + ran, count_time(counters, 'r', ran)
   end
   if counters and math.max(late, queued, all_ran) < TOO_LARGE then
-    return 'times', string.format('%.0f %.0f %.0f%s', late, queued, all_ran, counters)
+    fields[#fields + 1] = 'times'
+    fields[#fields + 1] = string.format('%.0f %.0f %.0f%s', late, queued, all_ran, counters)
   end
 end

@@ -1,9 +1,9 @@
--- alerts: a beat takes alerts of a shard, to send them; see pieces/alerts.lua. First those windows become late that aren't
+-- alerts: a beat takes alerts of a shard, to send them; see events.lua. First those windows become late that aren't
 -- done by now. What was taken more than IDLE ms ago and isn't sent, is taken again; MOST of them, and MOST new ones.
 --
 -- returns {{id, fields}...}. If the reply is lost, they are taken again later.
 
--- include: alerts, now
+-- include: events, now
 
 redis.call('XLEN', ALERTS) -- before anything is written, it raises where the key holds something else
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', LATE, '-inf', NOW, 'LIMIT', 0, MOST)) do

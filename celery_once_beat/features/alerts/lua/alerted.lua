@@ -16,14 +16,14 @@ if redis.call('XACK', ALERTS, GROUP, ID) == 0 or not event then
 end
 redis.call('XDEL', ALERTS, ID)
 -- pcall: an alert is sent once even if the entry's key holds something foreign.
-local fields = redis.pcall('HMGET', ENTRY, 'cursor', 'fingerprint', 'tells')
+local fields = redis.pcall('HMGET', ENTRY, 'cursor', 'fingerprint', 'on_failure')
 local kind, at = event[2][4], tonumber(event[2][6])
 if WHAT == 'sent' then
   if kind == 'late' and fields[1] then
     redis.pcall('HINCRBY', ENTRY, 'late', 1) -- for people only
   end
 elseif WHAT == 'left' or fields[1] and fields[2] ~= '-' and NOW - at < FORGOTTEN_AFTER
-  and (kind ~= 'ended' or string.sub(fields[3] or '', -1) == '1') then
+  and (kind ~= 'ended' or (fields[3] or '-') ~= '-') then
   redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind all others: what nobody can send hides none
 end
 return {'alerted'}

@@ -1,0 +1,50 @@
+-- Where windows of an entry run one by one, one that has begun before goes first; see line.lua. With overlap skip, a new
+-- window without the turn is skipped. With a buffer it waits: buffer_one keeps the newest new window and skips the rest;
+-- buffer_all keeps MOST_WAITING. NO_SLOT names a limit without a free slot: the window waits for one.
+
+-- include: line, one_by_one
+-- takes: no_slot
+
+-- buffer_one: this window would wait too. Returns the waiting new windows to skip (all but the newest), and whether
+-- this one is skipped itself. Spares `first`, which is next, and windows whose message is out.
+local function passed_over(first)
+  local newest, others, over = START, {}, {}
+  for _, each in ipairs(read_line()) do
+    if each.window.state == 'waits_turn' and is_new(each.window) and each.window.taken == 0 and each.start ~= first then
+      others[#others + 1] = each
+      newest = each.start > newest and each.start or newest
+    end
+  end
+  for _, each in ipairs(others) do
+    if each.start ~= newest then
+      over[#over + 1] = each
+    end
+  end
+  return over, newest ~= START
+end
+
+local function wait(state, first, over)
+  return {state = state, first = first, over = over or {}, limit = NO_SLOT, in_line = one_by_one()}
+end
+
+-- `window` is nil where the window is not open.
+local function admission_before_begin(window)
+  local first = window and one_by_one() and waits_for(window)
+  if not first then
+    return NO_SLOT ~= '' and wait('waits_slot', '') or nil
+  end
+  if not is_new(window) then
+    return wait('waits_turn', first)
+  end
+  if overlap() == 'skip' then
+    return {outcome = 'skipped'}
+  end
+  if overlap() == 'buffer_all' then
+    if window.state == 'held' and #read_line() >= MOST_WAITING then
+      return {outcome = 'skipped', why = MOST_WAITING .. ' windows of its entry wait already'}
+    end
+    return wait('waits_turn', first)
+  end
+  local over, itself = passed_over(first)
+  return itself and {outcome = 'skipped'} or wait('waits_turn', first, over)
+end

@@ -1,0 +1,12 @@
+-- Who has the turn of an entry whose windows run one by one.
+
+-- include: values
+
+local function last_that_began()
+  return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
+end
+
+-- Whether an execution has the window, or its retry does: as long as its deadline lies ahead.
+local function is_taken_up(window)
+  return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
+end

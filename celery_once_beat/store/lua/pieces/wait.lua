@@ -1,0 +1,12 @@
+-- A window that may not begin yet waits without a message, until a script makes it overdue.
+
+-- include: end_rules, window
+-- hooks: on_wait
+
+-- `verdict` says in which state it waits; see before_begin. A beat that confirms the window late changes nothing. One that
+-- a rule ends meanwhile is overdue then.
+local function start_waiting(window, verdict)
+  window.turn, window.taken, window.publishes, window.state = window.turn + 1, 0, 0, verdict.state
+  write_window(window, math.max(math.min(NOW + LONGEST_WAIT, ends_unbegun_at(window) + 1), NOW + MARGIN))
+  on_wait(window, verdict)
+end
