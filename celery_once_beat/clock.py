@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ("steady",)
-
 #: Linux has a clock that runs in suspend, as the server's does. Other systems have only the monotonic clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

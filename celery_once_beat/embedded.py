@@ -19,8 +19,6 @@ from urllib.parse import quote
 
 from .errors import NoServerError
 
-__all__ = ("EmbeddedServer", "find_server")
-
 #: Runs a command until standard input ends, which it does with the process at its other end; then removes a folder.
 _UNTIL_EOF = 'folder=$1; shift; "$@" & read -r _; kill $!; wait $!; rm -r "$folder"'
 #: Bytes of a Unix socket's path that every system takes.

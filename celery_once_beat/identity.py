@@ -14,18 +14,6 @@ import socket
 import uuid
 from functools import cache
 
-__all__ = (
-    "beat_name",
-    "caller_name",
-    "delivery_name",
-    "digest",
-    "execution_name",
-    "host_of",
-    "is_of",
-    "order_name",
-    "uuid_of",
-)
-
 #: Most characters of a host's name; Linux allows no more.
 _MOST_HOST = 64
 #: Most characters of a worker's name, which its user chooses.

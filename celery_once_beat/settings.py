@@ -37,8 +37,6 @@ from .wording import did_you_mean
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ("BEAT_TTL", "TICKS", "Settings", "describe_app")
-
 PREFIX = "once_beat_"
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0

@@ -17,33 +17,8 @@ from typing import Any, Protocol
 from .errors import HeaderError, NewerVersionError, RecordError, SettingError
 from .identity import uuid_of
 from .options import check_lease, check_limit_name
-from .rules import naive_utc, next_start, starts_after
+from .rules import naive_utc, next_start, starts_after  # noqa: F401  # others know them from here
 from .wording import shown
-
-__all__ = (
-    "HEADERS",
-    "INSTANT_WIDTH",
-    "PUT_BACK",
-    "KeyedWindow",
-    "Window",
-    "WindowKey",
-    "alert_id",
-    "check_retry",
-    "decode_headers",
-    "encode_call",
-    "encode_headers",
-    "find_among",
-    "find_call",
-    "find_headers",
-    "format_instant",
-    "key_of",
-    "next_start",
-    "parse_instant",
-    "starts_after",
-    "task_id",
-    "with_window",
-    "without_window",
-)
 
 #: Length of an instant's text.
 INSTANT_WIDTH = 27

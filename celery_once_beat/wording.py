@@ -7,22 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 
-__all__ = (
-    "A_SPAN",
-    "MOST_FAILURE",
-    "did_you_mean",
-    "failure_words",
-    "printable",
-    "read_span",
-    "read_time",
-    "short",
-    "shown",
-    "some",
-    "span",
-    "why_no_task",
-    "without_passwords",
-)
-
 #: Most characters that are recorded of a failure, of a task's or of a beat's tick.
 MOST_FAILURE = 200
 #: Most characters of a failure's text that are read: a password in it may be long.

@@ -43,8 +43,6 @@ from celery_once_beat.wording import printable, shown
 
 from .statements import Recorded, Row, Transaction
 
-__all__ = ("Effects",)
-
 logger = guarded(logging.getLogger(__name__))
 
 #: Characters of an entry's name that people read in its row. The key has all of them.

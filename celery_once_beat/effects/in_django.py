@@ -10,8 +10,6 @@ from celery_once_beat.errors import RecordError
 
 from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
 
-__all__ = ("transaction_of",)
-
 
 def transaction_of(using: str) -> Transaction:
     """Return the transaction in which the connection ``using`` is; raises RecordError if it is in none."""

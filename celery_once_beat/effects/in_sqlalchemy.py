@@ -18,8 +18,6 @@ from celery_once_beat.errors import DatabaseUnavailableError, RecordError, Setti
 from .prune import prune
 from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
 
-__all__ = ("prune_at", "prune_with", "transaction_of")
-
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
     """Return the transaction in which ``database`` is; raises RecordError if it would commit by itself."""

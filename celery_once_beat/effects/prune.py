@@ -18,8 +18,6 @@ from .statements import Transaction
 #: Before any row.
 _LONGEST = timedelta(days=100 * 366)
 
-__all__ = ("prune", "read_age", "warning_of")
-
 
 def prune(open_transaction: Callable[[], AbstractContextManager[Transaction]], older_than: timedelta) -> Iterator[int]:
     """Delete what was recorded longer ago than that; yield the number of each batch that is committed."""

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from celery_once_beat.errors import RecordError
 
-__all__ = ("BATCH", "DATABASES", "TABLE", "Recorded", "Row", "Statements", "Transaction", "lacks_table", "no_table")
-
 TABLE = "once_effects"
 #: As SQLAlchemy and Django name them. MariaDB is Django's mysql.
 DATABASES = ("postgresql", "mysql", "mariadb", "sqlite")

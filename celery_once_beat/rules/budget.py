@@ -17,8 +17,6 @@ from contextlib import contextmanager
 
 from celery_once_beat.errors import ScheduleError
 
-__all__ = ("budget", "half_spent", "spend")
-
 #: Of one question: when is the next start?
 _MOST_STEPS = 100_000
 #: CPU time per step after which a question ends.

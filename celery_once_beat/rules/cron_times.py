@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-__all__ = ("CronTimes", "every_hour")
-
 _LAST_YEAR = 9999
 #: A day of month, a month and a weekday meet again within these, also past 2100.
 _MOST_MONTHS = 41 * 12

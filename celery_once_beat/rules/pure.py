@@ -19,8 +19,6 @@ from celery_once_beat.wording import shown
 
 from .wall_clock import naive_utc
 
-__all__ = ("PureSchedule", "in_zone")
-
 #: What a stock beat waits for a start that never comes. At an answer of None it stops, with all its entries.
 _NEVER = timedelta(days=10_000).total_seconds()
 

@@ -23,8 +23,6 @@ from zoneinfo import ZoneInfo
 
 from celery_once_beat.wording import shown
 
-__all__ = ("by_wall_clock", "changes", "first_instant", "naive_utc", "offset_at")
-
 _DAY = timedelta(days=1)
 _HOUR = timedelta(hours=1)
 _SECOND = timedelta(seconds=1)

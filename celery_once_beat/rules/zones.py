@@ -13,8 +13,6 @@ from celery.utils.time import LocalTimezone
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.wording import shown
 
-__all__ = ("find_zone", "plain_zone", "read_zone", "zone_name")
-
 _ZONE = re.compile(r"[A-Za-z0-9_+\-/]{1,64}", re.ASCII)
 #: Names in a machine's database that mean its own zone, or none, or a clock with leap seconds.
 _OF_ONE_MACHINE = re.compile(r"localtime|posixrules|factory|(?:right|posix)/.*", re.ASCII | re.IGNORECASE)

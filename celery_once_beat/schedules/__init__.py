@@ -17,27 +17,3 @@ from .one_off import OneOff, at
 from .periods import Period
 from .rrule import RRule
 from .words import describe
-
-__all__ = (
-    "Change",
-    "Composed",
-    "Definition",
-    "LoadedDefinition",
-    "OneOff",
-    "Period",
-    "RRule",
-    "Schedule",
-    "at",
-    "between",
-    "check_name",
-    "check_words",
-    "cron",
-    "describe",
-    "every",
-    "excluding",
-    "find_zone",
-    "read_schedule",
-    "register_schedule_codec",
-    "union",
-    "write_schedule",
-)

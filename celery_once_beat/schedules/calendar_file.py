@@ -13,8 +13,6 @@ from celery_once_beat.wording import shown
 from .periods import MOST_LEFT_OUT, Period
 from .rrule import MOST_READ
 
-__all__ = ("CalendarFile",)
-
 _DAY = timedelta(days=1)
 _MOST_BYTES = 10_000_000
 

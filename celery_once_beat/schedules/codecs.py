@@ -29,8 +29,6 @@ from .periods import Period
 from .rrule import MOST_READ, RULE_FIELDS, RRule
 from .strict_json import expect, number_of, typed
 
-__all__ = ("read_schedule", "register_schedule_codec", "write_schedule")
-
 S = TypeVar("S", bound=BaseSchedule)
 #: A schedule's fields, as JSON has them.
 Fields = Mapping[str, Any]

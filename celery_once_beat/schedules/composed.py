@@ -41,8 +41,6 @@ from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, LeftOut, Period, Periods
 from .rrule import HORIZON
 
-__all__ = ("CRON_FIELDS", "Composed", "CronPart", "SolarPart", "between", "excluding", "union")
-
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
 #: Of schedules within each other.

@@ -17,8 +17,6 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.rules import CronTimes, PureSchedule, by_wall_clock, every_hour, find_zone, plain_zone, zone_name
 from celery_once_beat.wording import shown
 
-__all__ = ("cron",)
-
 _MOST_TEXT = 512
 
 _NICKNAMES = {

@@ -21,8 +21,6 @@ from celery_once_beat.wording import shown, why_no_task
 from .codecs import check_known, read_schedule, write_schedule
 from .strict_json import MOST_TEXT, expect, read_object, typed
 
-__all__ = ("Change", "Definition", "Schedule", "check_name", "check_words")
-
 #: Of the JSON.
 _VERSION = 1
 _MOST_NAME = 1024

@@ -11,8 +11,6 @@ from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .local_times import read_instant
 
-__all__ = ("LEAST_STEP", "MOST_STEP", "every", "step_text")
-
 _DAY = timedelta(days=1)
 #: A beat runs nothing that starts again sooner; 30 years.
 LEAST_STEP, MOST_STEP = timedelta(milliseconds=1), timedelta(seconds=1e9)

@@ -15,8 +15,6 @@ from celery_once_beat.wording import shown
 from .calendar_file import CalendarFile
 from .periods import Period
 
-__all__ = ("plainest", "read_left_out")
-
 #: Of lists within each other.
 _MOST_LEVELS = 16
 

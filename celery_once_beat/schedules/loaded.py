@@ -19,8 +19,6 @@ from celery_once_beat.rules import check_anchor
 from .codecs import read_schedule, write_schedule
 from .strict_json import MOST_TEXT, expect, number_of, read_object
 
-__all__ = ("LoadedDefinition",)
-
 #: Written where they aren't as usual.
 _OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
 #: Most characters of a text, and of the schedule.

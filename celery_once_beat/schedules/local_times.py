@@ -9,8 +9,6 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.rules import find_zone, first_instant
 from celery_once_beat.wording import shown
 
-__all__ = ("names_zone", "read_instant", "read_time")
-
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 

@@ -10,8 +10,6 @@ from celery_once_beat.windows import format_instant
 
 from .local_times import read_instant
 
-__all__ = ("OneOff", "at")
-
 
 class OneOff(PureSchedule):
     """Starts once, at an aware datetime; ValueError for a naive one. ``at`` reads a text."""

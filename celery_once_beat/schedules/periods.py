@@ -22,8 +22,6 @@ from celery_once_beat.wording import shown
 from .local_times import names_zone, read_time
 from .rrule import RRule
 
-__all__ = ("MOST_LEFT_OUT", "LeftOut", "Period", "Periods")
-
 _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_YEAR, _LAST_YEAR = 2, 9999

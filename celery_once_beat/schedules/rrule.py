@@ -26,8 +26,6 @@ from celery_once_beat.wording import shown
 
 from .strict_json import expect
 
-__all__ = ("HORIZON", "MOST_READ", "RULE_FIELDS", "RRule")
-
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
 _SECONDS_OF_DAY = _DAY // _SECOND

@@ -9,8 +9,6 @@ from typing import Any
 
 from celery_once_beat.wording import shown
 
-__all__ = ("MOST_TEXT", "expect", "number_of", "read_object", "typed")
-
 #: Most bytes of a definition's JSON, and most characters of any that is read.
 MOST_TEXT = 64 * 1024
 #: Objects and lists within each other: few enough to walk through them by recursion.

@@ -12,8 +12,6 @@ from celery_once_beat.wording import shown
 
 from .intervals import step_text
 
-__all__ = ("describe",)
-
 #: How Celery's schedules write themselves: ``<crontab: 0 5 * * * (m/h/dM/MY/d)>``.
 _REPR = re.compile(r"^<[\w-]+: (.*?)(?:(?: \(m/h/dM/MY/d\))?>|(?<=…))$")
 #: The same with its zone, by django-celery-beat and those after it, which name the weekday before the date.
