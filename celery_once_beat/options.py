@@ -17,8 +17,9 @@ from pathlib import PurePath
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from . import wording
 from .errors import SettingError
-from .wording import did_you_mean
+from .wording import did_you_mean, shown
 
 DEFAULT_PREFIX = "once:"
 OVERLAP = ("allow", "skip", "buffer_one", "buffer_all")
@@ -37,11 +38,7 @@ _LINK_HOST = re.compile(r"https?://[^\s/?#{}]+([/?#]\S*)?$", re.ASCII)
 
 def wrong(name: str, value: object, expected: str) -> SettingError:
     """Return the error for a value that isn't what was expected."""
-    return SettingError(f"{name}: found {_repr(value)}, expected {expected}")
-
-
-def _repr(value: object) -> str:
-    return repr(value)[:80]
+    return SettingError(wording.wrong(name, value, expected))
 
 
 def _type_name(value: object) -> str:
@@ -66,7 +63,7 @@ class Check:
     #: None stays None.
     optional: bool = False
     #: How a wrong value is shown, which may hold a password.
-    found: Callable[[Any], str] = _repr
+    found: Callable[[Any], str] = shown
 
     def __call__(self, name: str, value: Any) -> Any:
         """Return the value; raises SettingError."""

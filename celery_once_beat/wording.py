@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
+from typing import Any
 
 #: Most characters that are recorded of a failure, of a task's or of a beat's tick.
 MOST_FAILURE = 200
@@ -34,6 +35,18 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001  # a user's __repr__, or an int of too many digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def wrong(name: str, value: object, expected: str) -> str:
+    """Say what a value is, and what it should be."""
+    return f"{name}: found {shown(value)}, expected {expected}"
+
+
+def expect(name: str, value: Any, fits: object, expected: str, error: type[Exception] = ValueError) -> Any:
+    """Return a value; raises ``error`` unless it ``fits``."""
+    if not fits:
+        raise error(wrong(name, value, expected))
+    return value
 
 
 def printable(text: str) -> str:

@@ -39,7 +39,7 @@ from celery_once_beat.identity import digest, uuid_of
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Database, Window, format_instant, task_id
-from celery_once_beat.wording import printable, shown
+from celery_once_beat.wording import expect, printable, shown
 
 from .statements import Recorded, Row, Transaction
 
@@ -208,9 +208,9 @@ def _members(error: BaseException | None) -> Iterator[BaseException | None]:
 
 
 def _check_step(step: object) -> str:
-    if not isinstance(step, str) or len(step) > _MOST_STEP or not step.isprintable():
-        raise RecordError(f"record, step: found {shown(step)}, expected a text of at most {_MOST_STEP} characters")
-    return step
+    fits = isinstance(step, str) and len(step) <= _MOST_STEP and step.isprintable()
+    checked: str = expect("record, step", step, fits, f"a text of at most {_MOST_STEP} characters", RecordError)
+    return checked
 
 
 def _as_result(text: object) -> Any:

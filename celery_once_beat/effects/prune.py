@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from celery_once_beat.errors import SettingError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules.checks import visibility_of
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import A_SPAN, read_span, shown, span
+from celery_once_beat.wording import A_SPAN, read_span, span
 
 from .statements import Transaction
 
@@ -37,7 +37,7 @@ def read_age(text: str) -> timedelta:
     """Read ``--older-than``; raises SettingError for what is no span of time."""
     age = read_span(text)
     if age is None or age > _LONGEST:
-        raise SettingError(f"--older-than: found {shown(text)}, expected {A_SPAN}")
+        raise wrong("--older-than", text, A_SPAN)
     return age
 
 

@@ -22,9 +22,9 @@ from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.identity import digest
-from celery_once_beat.options import ENTRY_CHECKS, FIELDS, ROWS, EntryOptions, Options, Row, check_limit
+from celery_once_beat.options import ENTRY_CHECKS, FIELDS, ROWS, EntryOptions, Options, Row, check_limit, wrong
 from celery_once_beat.settings import Settings
-from celery_once_beat.wording import did_you_mean, shown
+from celery_once_beat.wording import did_you_mean
 
 from .pure import PureSchedule
 from .starts import cron_fields, is_polled, repeats
@@ -135,10 +135,6 @@ ALERT_OPTIONS = ("deadline", "pause_after_failures", "on_failure")
 _OF_SETTINGS = {name: row for name, row in ROWS.items() if row.policy == "beat"}
 
 
-def _wrong(name: str, value: object, expected: str) -> SettingError:
-    return SettingError(f"{name}: found {shown(value)}, expected {expected}")
-
-
 def check_anchor(name: str, value: Any) -> datetime | None:
     """Return an anchor as an aware datetime in UTC; raises SettingError, which begins with ``name``."""
     if value is None:
@@ -148,7 +144,7 @@ def check_anchor(name: str, value: Any) -> datetime | None:
         instant = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
         utc = naive_utc(instant).replace(tzinfo=timezone.utc)
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
-        raise _wrong(name, value, "a datetime with a time zone, or its text in ISO 8601") from None
+        raise wrong(name, value, "a datetime with a time zone, or its text in ISO 8601") from None
     return utc
 
 
@@ -180,13 +176,13 @@ class Timing:
         ``task`` is the task that it sends, or None; ``zone`` is that of naive datetimes, the app's.
         """
         if not isinstance(options, Mapping):
-            raise _wrong(f"beat entry {entry!r}, options", options, "a dict")
+            raise wrong(f"beat entry {entry!r}, options", options, "a dict")
         if _OF_TIMING.isdisjoint(options) and getattr(task, "expires", None) is None:
             return _AT_ONCE
         where = f"beat entry {entry!r}, options"
         headers = options.get("headers")
         if headers is not None and not isinstance(headers, Mapping):
-            raise _wrong(f"{where}['headers']", headers, "a dict")
+            raise wrong(f"{where}['headers']", headers, "a dict")
         countdown = _seconds(f"{where}['countdown']", options.get("countdown") or None)
         eta = _instant(f"{where}['eta']", options.get("eta") or None, zone)
         if "expires" in options:
@@ -226,13 +222,13 @@ def _seconds(name: str, value: Any) -> float | None:
         return None
     expected = "a number of seconds"
     if not isinstance(value, numbers.Real):
-        raise _wrong(name, value, expected)
+        raise wrong(name, value, expected)
     try:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
     if not -_MOST <= seconds <= _MOST:  # also refuses NaN
-        raise _wrong(name, value, f"{expected}, at most {_MOST:.0f}")
+        raise wrong(name, value, f"{expected}, at most {_MOST:.0f}")
     return max(seconds, 0.0)
 
 
@@ -245,7 +241,7 @@ def _instant(name: str, value: Any, zone: tzinfo | None) -> datetime | None:
         _until(aware, _EPOCH)  # an exotic zone may refuse what is asked of it later
     except Exception as exc:  # whatever a user's time zone raises
         kind = "a datetime" if zone is not None else "a datetime with a time zone"
-        raise _wrong(name, value, f"{kind}, or its text in ISO 8601") from exc
+        raise wrong(name, value, f"{kind}, or its text in ISO 8601") from exc
     return aware
 
 

@@ -19,7 +19,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError
 from celery_once_beat.rules import budget, is_clocked, is_tz_aware_crontab, read_zone, zone_name
 from celery_once_beat.windows import format_instant, parse_instant
-from celery_once_beat.wording import did_you_mean, shown
+from celery_once_beat.wording import did_you_mean, expect, shown
 
 from .composed import CRON_FIELDS, CronPart, SolarPart, between, excluding, union
 from .cron import cron
@@ -27,7 +27,7 @@ from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff
 from .periods import Period
 from .rrule import MOST_READ, RULE_FIELDS, RRule
-from .strict_json import expect, number_of, typed
+from .strict_json import number_of, typed
 
 S = TypeVar("S", bound=BaseSchedule)
 #: A schedule's fields, as JSON has them.
@@ -273,8 +273,15 @@ def _read_rrule(fields: Fields) -> BaseSchedule:
     return RRule(**{"freq": None, "dtstart": None, **fields})
 
 
-def _write_cron(when: Any, zone: tzinfo | None) -> Fields:
-    return {"line": when.line, "tz": zone_name(when.zone or zone or when.tz)}
+def _write_made(*names: str) -> Callable[[Any, tzinfo | None], Fields]:
+    """Return what writes the arguments that make a schedule; ``names`` are those of its positional ones."""
+
+    def write(when: Any, zone: tzinfo | None) -> Fields:
+        positional, named = when.in_zone(zone or when.tz).made_of()
+        written = (write_schedule(each) if isinstance(each, BaseSchedule) else each for each in positional)
+        return {**dict(zip(names, written, strict=True)), **named}
+
+    return write
 
 
 def _read_cron(fields: Fields) -> BaseSchedule:
@@ -283,10 +290,10 @@ def _read_cron(fields: Fields) -> BaseSchedule:
 
 def _write_every(when: Any, zone: tzinfo | None) -> Fields:
     placed = when.in_zone(zone or when.tz)
-    fields: dict[str, Any] = {"seconds": _seconds(placed.step)}
+    named = placed.made_of()[1]
     if placed.anchor is not None:
-        fields["anchor"] = format_instant(placed.anchor)
-    return fields if placed.zone is None else {**fields, "tz": zone_name(placed.zone)}
+        named["anchor"] = format_instant(placed.anchor)
+    return {"seconds": _seconds(placed.step), **named}
 
 
 def _read_every(fields: Fields) -> BaseSchedule:
@@ -296,11 +303,6 @@ def _read_every(fields: Fields) -> BaseSchedule:
     if zone is None and not step % _DAY:
         raise ValueError("tz: found none, expected the time zone of whole days")
     return every(step, anchor=anchor, tz=zone)
-
-
-def _write_between(when: Any, zone: tzinfo | None) -> Fields:
-    (part,), named = when.in_zone(zone or when.tz).made_of()
-    return {"when": write_schedule(part), **named}
 
 
 def _read_between(fields: Fields) -> BaseSchedule:
@@ -351,9 +353,9 @@ _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relat
 _register(_Codec("crontab", _write_crontab, _read_crontab, (*CRON_FIELDS, "tz")), crontab, CronPart)
 _register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), solar, SolarPart)
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
-_register(_Codec("rrule", lambda when, _zone: when.fields, _read_rrule, RULE_FIELDS), RRule)
-_register(_Codec("cron", _write_cron, _read_cron, ("line", "tz")), cron)
+_register(_Codec("rrule", _write_made("freq", "dtstart"), _read_rrule, RULE_FIELDS), RRule)
+_register(_Codec("cron", _write_made("line"), _read_cron, ("line", "tz")), cron)
 _register(_Codec("every", _write_every, _read_every, ("seconds", "anchor", "tz")), every)
-_register(_Codec("between", _write_between, _read_between, ("when", "start", "end", "tz")), between)
+_register(_Codec("between", _write_made("when"), _read_between, ("when", "start", "end", "tz")), between)
 _register(_Codec("excluding", _write_excluding, _read_excluding, ("when", "periods", "schedules", "tz")), excluding)
 _register(_Codec("union", _write_union, _read_union, ("of", "tz")), union)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import CronTimes, PureSchedule, by_wall_clock, every_hour, find_zone, plain_zone, zone_name
 from celery_once_beat.wording import shown
 
@@ -99,7 +100,7 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
 
 def _check_line(line: object) -> str:
     if not isinstance(line, str) or len(line) > _MOST_TEXT:
-        raise SettingError(f"cron: found {shown(line)}, expected a line like '0 2 * * mon-fri'")
+        raise wrong("cron", line, "a line like '0 2 * * mon-fri'")
     return " ".join(line.lower().split())
 
 
@@ -115,7 +116,7 @@ class _Line(NamedTuple):
 def _read(line: str) -> _Line:
     fields = _NICKNAMES.get(line, line).split(" ")
     if line.startswith("@") and line not in _NICKNAMES:
-        raise SettingError(f"cron: found {shown(line)}, expected one of {', '.join(_NICKNAMES)}, or fields")
+        raise wrong("cron", line, f"one of {', '.join(_NICKNAMES)}, or fields")
     if len(fields) == len(_FIELDS) - 1:
         fields.insert(0, "0")
     if len(fields) != len(_FIELDS):
@@ -211,4 +212,4 @@ def _number(field: _Field, text: str, term: str) -> int:
 
 def _wrong(field: _Field, term: str, expected: str = "") -> SettingError:
     expected = expected or f"{field.low} to {field.high}{field.more}"
-    return SettingError(f"cron, {field.name}: found {shown(term)}, expected {expected}, or *")
+    return wrong(f"cron, {field.name}", term, f"{expected}, or *")

@@ -14,12 +14,13 @@ from kombu import compression, serialization
 from kombu.utils import json as celery_json
 
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
-from celery_once_beat.wording import shown, why_no_task
+from celery_once_beat.wording import expect, shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
-from .strict_json import MOST_TEXT, expect, read_object, typed
+from .strict_json import MOST_JSON, read_object, typed
 
 #: Of the JSON.
 _VERSION = 1
@@ -170,14 +171,14 @@ def check_name(name: object) -> str:
             return str.__str__(name)
     except UnicodeEncodeError:  # half of a surrogate pair
         pass
-    raise SettingError(f"name of a schedule: found {shown(name)}, expected 1 to {_MOST_NAME} bytes of printable text")
+    raise wrong("name of a schedule", name, f"1 to {_MOST_NAME} bytes of printable text")
 
 
 def check_words(by: object, note: object) -> str:
     """Return who changed something, and why, as JSON; raises SettingError."""
     for what, value, most in (("by", by, _MOST_BY), ("note", note, _MOST_NOTE)):
-        if not isinstance(value, str) or len(value) > most:
-            raise SettingError(f"{what}: found {shown(value)}, expected a text of up to {most} characters")
+        fits = isinstance(value, str) and len(value) <= most
+        expect(what, value, fits, f"a text of up to {most} characters", SettingError)
     return _write({"by": by, "note": note})
 
 
@@ -192,10 +193,8 @@ def _check_encoders(options: Mapping[str, Any]) -> None:
             if name in options:
                 find(options[name])
         except Exception:  # noqa: BLE001  # kombu's, or a value that is no name
-            raise SettingError(
-                f"options[{name!r}]: found {shown(options[name])}, expected one that is registered with kombu in this "
-                "process"
-            ) from None
+            expected = "one that is registered with kombu in this process"
+            raise wrong(f"options[{name!r}]", options[name], expected) from None
 
 
 # -- JSON
@@ -213,8 +212,8 @@ def _write(value: object) -> str:
             f"a schedule's definition can't be written as JSON: {shown(exc)}; expected JSON's own types, bytes, dates "
             "and times, Decimal or UUID"
         ) from exc
-    if size > MOST_TEXT:
-        raise SettingError(f"a schedule's definition: found {size} bytes of JSON, expected up to {MOST_TEXT}")
+    if size > MOST_JSON:
+        raise SettingError(f"a schedule's definition: found {size} bytes of JSON, expected up to {MOST_JSON}")
     return text
 
 
@@ -235,8 +234,8 @@ def _read(text: str) -> Definition:
     options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
-    for name in options.keys() - _OPTIONS:
-        raise ValueError(f"options: found {shown(name)}, expected {', '.join(sorted(_OPTIONS))}")
+    for name in options:
+        expect("options", name, name in _OPTIONS, ", ".join(sorted(_OPTIONS)))
     queue = options.get("queue", "")
     expect("options['queue']", queue, isinstance(queue, str), "the name of a queue")
     return Definition(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from celery_once_beat.errors import SettingError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import PureSchedule, find_zone, grid_number, grid_start, zone_name
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
@@ -70,14 +70,10 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
 def _read_step(step: object) -> timedelta:
     found = read_span(step)
     if found is None or not LEAST_STEP <= found <= MOST_STEP:
-        hint = "; a cron line goes into cron()" if _is_line(step) else ""
-        expected = f"seconds, a timedelta or {A_SPAN}; 1 ms to 30 years{hint}"
-        raise SettingError(f"every: found {shown(step)}, expected {expected}")
+        is_line = isinstance(step, str) and (step.startswith("@") or len(step.split()) in (5, 6))
+        hint = "; a cron line goes into cron()" if is_line else ""
+        raise wrong("every", step, f"seconds, a timedelta or {A_SPAN}; 1 ms to 30 years{hint}")
     return found
-
-
-def _is_line(step: object) -> bool:
-    return isinstance(step, str) and (step.startswith("@") or len(step.split()) in (5, 6))
 
 
 def step_text(step: timedelta) -> str:

@@ -9,14 +9,17 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from celery_once_beat.errors import SettingError
-from celery_once_beat.wording import shown
+from celery_once_beat.options import wrong
 
 from .calendar_file import CalendarFile
 from .periods import Period
 
 #: Of lists within each other.
 _MOST_LEVELS = 16
+_EXPECTED = (
+    "a date, a datetime, a tuple of two, a Period, a schedule, the path of an .ics file, a list of them, or a dict of "
+    "dates and names"
+)
 
 
 def read_left_out(given: Any, levels: int = _MOST_LEVELS) -> Iterator[Period | CalendarFile | BaseSchedule]:
@@ -36,10 +39,7 @@ def read_left_out(given: Any, levels: int = _MOST_LEVELS) -> Iterator[Period | C
     elif isinstance(given, (str, date)):
         yield Period(given)
     else:
-        raise SettingError(
-            f"excluding: found {shown(given)}, expected a date, a datetime, a tuple of two, a Period, a schedule, "
-            "the path of an .ics file, a list of them, or a dict of dates and names"
-        )
+        raise wrong("excluding", given, _EXPECTED)
 
 
 def plainest(span: Period | CalendarFile) -> Any:

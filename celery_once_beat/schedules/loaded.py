@@ -6,23 +6,25 @@ JSON of a few fields. Arguments aren't among them, since they may hold secrets. 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from celery.schedules import BaseSchedule
 
 from celery_once_beat.errors import NewerVersionError, SettingError
 from celery_once_beat.rules import check_anchor
+from celery_once_beat.wording import expect
 
 from .codecs import read_schedule, write_schedule
-from .strict_json import MOST_TEXT, expect, number_of, read_object
+from .strict_json import MOST_JSON, number_of, read_object, typed
 
 #: Written where they aren't as usual.
 _OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
 #: Most characters of a text, and of the schedule.
-_MOST, _MOST_SCHEDULE = 1024, MOST_TEXT - 8 * 1024
+_MOST_TEXT, _MOST_SCHEDULE = 1024, MOST_JSON - 8 * 1024
 _MOST_SECONDS = 1e9
 
 
@@ -53,7 +55,7 @@ class LoadedDefinition:
 
     def text(self) -> str:
         """Return its JSON. What is as usual isn't written; a schedule that is too long for readers is words."""
-        said: dict[str, Any] = {"task": self.task[:_MOST]}
+        said: dict[str, Any] = {"task": self.task[:_MOST_TEXT]}
         try:
             schedule = write_schedule(self.schedule, any_nowfun=True)
             readable = len(json.dumps(schedule, allow_nan=False)) <= _MOST_SCHEDULE
@@ -62,7 +64,7 @@ class LoadedDefinition:
         if readable:
             said["schedule"] = schedule
         else:
-            said["says"] = self.says[:_MOST]
+            said["says"] = self.says[:_MOST_TEXT]
         said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:
             said["anchor"] = self.anchor.isoformat()
@@ -77,34 +79,32 @@ class LoadedDefinition:
             schedule = read_schedule(said["schedule"]) if "schedule" in said else None
         except (ValueError, NewerVersionError):
             schedule = None  # of a type that this process doesn't know
-        says = _typed(said, "says", str, "") or ("" if schedule else "a schedule that this process can't read")
-        return cls(
-            task=_typed(said, "task", str),
-            schedule=schedule,
-            says=says,
-            lease=_seconds(said, "lease"),
-            tracked=_typed(said, "tracked", bool, True),
-            one_off=_typed(said, "one_off", bool, False),
-            anchor=_anchor(said.get("anchor")),
-            spread=_seconds(said, "spread") or 0.0,
-            countdown=_seconds(said, "countdown"),
-            queue=_typed(said, "queue", str) if "queue" in said else None,
-            tz=_typed(said, "tz", str) if "tz" in said else None,
-        )
+        values = {name: read(said, name) for name, read in _READ.items() if name in said or name == "task"}
+        if schedule is None and not values.get("says"):
+            values["says"] = "a schedule that this process can't read"
+        return cls(schedule=schedule, **values)
 
 
-def _typed(said: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    value = said.get(name, default)
-    fits = isinstance(value, kind) and not (isinstance(value, str) and len(value) > _MOST)
-    return expect(name, value, fits, kind.__name__)
+def _text(said: Mapping[str, Any], name: str) -> Any:
+    text = said.get(name)
+    return expect(name, text, isinstance(text, str) and len(text) <= _MOST_TEXT, "str")
 
 
-def _seconds(said: dict[str, Any], name: str) -> float | None:
-    return float(number_of(said, name, 0, _MOST_SECONDS, "a number of seconds")) if name in said else None
+def _seconds(said: Mapping[str, Any], name: str) -> float:
+    return float(number_of(said, name, 0, _MOST_SECONDS, "a number of seconds"))
 
 
-def _anchor(value: object) -> datetime | None:
+def _anchor(said: Mapping[str, Any], name: str) -> datetime | None:
     try:
-        return check_anchor("anchor", value)
+        return check_anchor(name, said[name])
     except SettingError as exc:
         raise ValueError(str(exc)) from None
+
+
+#: How each field is read, but for the schedule.
+_READ: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
+    **dict.fromkeys(("task", "says", "queue", "tz"), _text),
+    **dict.fromkeys(("tracked", "one_off"), partial(typed, kind=bool, expected="bool")),
+    **dict.fromkeys(("lease", "spread", "countdown"), _seconds),
+    "anchor": _anchor,
+}

@@ -6,6 +6,7 @@ import re
 from datetime import date, datetime, timezone, tzinfo
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import find_zone, first_instant
 from celery_once_beat.wording import shown
 
@@ -23,7 +24,7 @@ def read_time(what: str, when: object) -> date | datetime:
             return datetime.fromisoformat(when.strip().replace("Z", "+00:00"))
         except ValueError:
             pass
-    raise SettingError(f"{what}: found {shown(when)}, expected a time like '2026-12-24T18:00', or a date")
+    raise wrong(what, when, "a time like '2026-12-24T18:00', or a date")
 
 
 def names_zone(when: date | datetime) -> bool:
@@ -47,5 +48,5 @@ def read_instant(what: str, when: object, tz: str | tzinfo | None = None) -> dat
         if zone is not None:
             return first_instant(found, zone).replace(tzinfo=timezone.utc)
     except (OverflowError, ValueError):
-        raise SettingError(f"{what}: found {shown(when)}, expected a time within the calendar") from None
+        raise wrong(what, when, "a time within the calendar") from None
     raise SettingError(f"{what}: found {shown(when)}, which names no time zone; give tz='Europe/Berlin', say")

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import find_zone, first_instant, plain_zone, spend, zone_name
 from celery_once_beat.wording import shown
 
@@ -210,13 +211,13 @@ def _instant(value: Any, zone: tzinfo | None) -> datetime:
 def _read_rule(text: object, start: Any, zone: tzinfo | None) -> RRule:
     """Return the rule, which counts in the period's wall clock: as if that were UTC."""
     if not isinstance(text, str) or not _RULE.fullmatch(text):
-        raise SettingError(f"period, rule: found {shown(text)}, expected one like 'FREQ=YEARLY'")
+        raise wrong("period, rule", text, "one like 'FREQ=YEARLY'")
     if names_zone(start):
         raise SettingError(f"period, rule: found {start!s:.40} as start, expected a local time and tz=")
     parts = dict(part.split("=") for part in text.split(";"))
     known = _PARTS.keys() >= parts.keys() and len(parts) == text.count("=")
     if not known or parts.get("FREQ") not in _REPEATED:
-        raise SettingError(f"period, rule: found {shown(text)}, expected FREQ={' or '.join(_REPEATED)} and days")
+        raise wrong("period, rule", text, f"FREQ={' or '.join(_REPEATED)} and days")
     fields: dict[str, Any] = {_PARTS[name]: _value(name, value, zone) for name, value in parts.items()}
     try:
         return RRule(fields.pop("freq"), _wall(start).replace(tzinfo=timezone.utc), **fields)

@@ -22,9 +22,9 @@ from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, Y
 
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import PureSchedule, budget, spend
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
-from .strict_json import expect
+from .strict_json import whole_of
 
 _DAY = timedelta(days=1)
 _SECOND = timedelta(seconds=1)
@@ -316,7 +316,7 @@ def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, An
     unknown = next((name for name in rule if name not in RULE_FIELDS), None)
     if unknown is not None:
         raise ValueError(f"rrule: found the field {shown(unknown)}, expected {', '.join(RULE_FIELDS)}")
-    interval = _whole("interval", rule.get("interval", 1), _MOST_INTERVAL[number])
+    interval = whole_of(rule, "interval", _MOST_INTERVAL[number], 1)
     if interval != 1:
         fields["interval"] = interval
     wkst = _weekdays("wkst", rule.get("wkst", 0), 0)
@@ -324,7 +324,7 @@ def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, An
     if wkst != ["MO"]:
         (fields["wkst"],) = wkst
     if "count" in rule:
-        fields["count"] = _whole("count", rule["count"], _MOST_COUNT)
+        fields["count"] = whole_of(rule, "count", _MOST_COUNT)
     if "until" in rule:
         fields["until"] = _until(rule["until"], first.tzinfo)
     fields |= {name: _numbers(name, rule[name], known) for name, known in _NUMBERS.items() if name in rule}
@@ -360,11 +360,6 @@ def _until(value: object, zone: tzinfo | None) -> str:
 
 def _all(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
-
-
-def _whole(name: str, value: object, most: int) -> int:
-    found: int = expect(name, value, type(value) is int and 1 <= value <= most, f"a whole number from 1 to {most}")
-    return found
 
 
 def _numbers(name: str, value: object, known: Collection[int]) -> list[int]:

@@ -7,18 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
 #: Most bytes of a definition's JSON, and most characters of any that is read.
-MOST_TEXT = 64 * 1024
+MOST_JSON = 64 * 1024
 #: Objects and lists within each other: few enough to walk through them by recursion.
 _MOST_LEVELS = 64
 
 
 def read_object(text: str) -> dict[str, Any]:
     """Return a JSON object of finite numbers and valid Unicode; raises ValueError."""
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"found {len(text)} characters of JSON, expected up to {MOST_TEXT}")
+    if len(text) > MOST_JSON:
+        raise ValueError(f"found {len(text)} characters of JSON, expected up to {MOST_JSON}")
     try:
         text.encode()
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
@@ -36,13 +36,6 @@ def read_object(text: str) -> dict[str, Any]:
     return found
 
 
-def expect(name: str, value: Any, fits: object, expected: str) -> Any:
-    """Return the value of a field; raises ValueError unless it ``fits``."""
-    if not fits:
-        raise ValueError(f"{name}: found {shown(value)}, expected {expected}")
-    return value
-
-
 def typed(fields: Mapping[str, Any], name: str, kind: type, expected: str, default: object = None) -> Any:
     """Return a field of one of JSON's types; raises ValueError."""
     value = fields.get(name, default)
@@ -54,6 +47,12 @@ def number_of(fields: Mapping[str, Any], name: str, least: float, most: float, e
     value = fields.get(name)
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
     return expect(name, value, fits, expected or f"a number from {least:g} to {most:g}")
+
+
+def whole_of(fields: Mapping[str, Any], name: str, most: int, default: object = None) -> Any:
+    """Return a field that is a whole number from 1 to ``most``; raises ValueError."""
+    value = fields.get(name, default)
+    return expect(name, value, type(value) is int and 1 <= value <= most, f"a whole number from 1 to {most}")
 
 
 def _is_deeper(value: object, levels: int) -> bool:
