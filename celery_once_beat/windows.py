@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
-from .errors import HeaderError, NewerVersionError, RecordError, SettingError
+from .errors import HeaderError, NewerVersionError, RecordError
 from .identity import uuid_of
 from .options import check_lease, check_limit_name
 from .rules import naive_utc, next_start, starts_after  # noqa: F401  # others know them from here
@@ -22,22 +21,6 @@ from .wording import shown
 
 #: Length of an instant's text.
 INSTANT_WIDTH = 27
-#: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a child
-#: that was given its parent's headers is no copy of the parent's window.
-HEADERS = frozenset(
-    {
-        "once_entry",
-        "once_start",
-        "once_end",
-        "once_attempt",
-        "once_tracked",
-        "once_keyed",
-        "once_lease",
-        "once_limit",
-        "once_id",
-        "once_v",
-    }
-)
 #: Each of them alone makes a message one that was sent for a window.
 _WINDOW_HEADERS = ("once_entry", "once_start", "once_v")
 #: The header that counts how often a message for a window was put back.
@@ -48,8 +31,6 @@ _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
 _MAX_ATTEMPT = 10**9
 _MAX_RETRY = 10**9
-#: Milliseconds.
-_MAX_LEASE = 10**12
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
 _AN_INSTANT = "an instant like 2026-11-21T05:36:00.000000Z"
 
@@ -269,29 +250,21 @@ def decode_headers(headers: Mapping[str, object], task: object = None) -> Window
     """
     if headers.keys().isdisjoint(_WINDOW_HEADERS):
         return None
-    version = _count(headers, "once_v")
+    version = _read(headers, "once_v")
     if version > _VERSION:
         raise NewerVersionError(
             f"message header once_v: found {shown(version)}, expected at most {_VERSION}; upgrade this process"
         )
-    if "once_id" in headers:
-        sent_as = headers["once_id"]
-        if not isinstance(sent_as, str) or not 0 < len(sent_as) <= _MAX_ID:
-            raise _wrong(headers, "once_id", f"a task id of 1 to {_MAX_ID} characters")
-        if task is not None and sent_as != str(task):
-            return None
-    entry = _name(headers, "once_entry")
-    start = _instant(headers, "once_start")
-    end = _instant(headers, "once_end") if "once_end" in headers else None
+    if "once_id" in headers and _read(headers, "once_id") != str(task) and task is not None:
+        return None
+    entry, start = _read(headers, "once_entry"), _read(headers, "once_start")
+    end, tracked, keyed, lease, limit = (_read(headers, name) if name in headers else None for name in _MAY_LACK)
     if end is not None and end <= start:
         raise _wrong(headers, "once_end", f"one after once_start, {format_instant(start)}")
-    attempt = _count(headers, "once_attempt", _MAX_ATTEMPT)
-    tracked, keyed = (name in headers and bool(_count(headers, name, 1)) for name in ("once_tracked", "once_keyed"))
     if tracked and keyed:
         raise HeaderError("message header once_keyed: found beside once_tracked, expected one of the two")
-    lease = _lease(headers) if "once_lease" in headers else None
-    limit = _limit(headers) if "once_limit" in headers else None
-    return Window(entry, start, end, attempt, tracked, keyed=keyed, lease=lease, limit=limit)
+    attempt = _read(headers, "once_attempt")
+    return Window(entry, start, end, attempt, bool(tracked), keyed=bool(keyed), lease=lease, limit=limit)
 
 
 def find_headers(*mappings: object) -> dict[str, object]:
@@ -346,50 +319,54 @@ def find_call(call: object, *mappings: object) -> datetime | None:
 
 def check_retry(retries: object) -> int:
     """Return a message's retry number; raises HeaderError for one that the store couldn't keep."""
-    if retries is None:
-        return 0
-    if type(retries) is not int or not 0 <= retries <= _MAX_RETRY:
-        raise _wrong({"retries": retries}, "retries", f"a whole number from 0 to {_MAX_RETRY}")
-    return retries
+    return 0 if retries is None else _read({"retries": retries}, "retries")
 
 
-def _name(headers: Mapping[str, object], name: str) -> str:
-    value = headers.get(name)
-    with suppress(UnicodeEncodeError):  # half of a surrogate pair
-        if isinstance(value, str) and 0 < len(value.encode()) <= _MAX_ENTRY_BYTES:
-            return value
-    raise _wrong(headers, name, f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes")
-
-
-def _instant(headers: Mapping[str, object], name: str) -> datetime:
-    try:
-        return parse_instant(headers.get(name))  # type: ignore[arg-type]  # it refuses what is no text
-    except ValueError:
-        raise _wrong(headers, name, _AN_INSTANT) from None
-
-
-def _lease(headers: Mapping[str, object]) -> float:
-    try:
-        lease: float = check_lease("", _count(headers, "once_lease", _MAX_LEASE) / 1000)
-        return lease
-    except SettingError:
-        raise _wrong(headers, "once_lease", "whole milliseconds, at least 500") from None
-
-
-def _limit(headers: Mapping[str, object]) -> str:
-    try:
-        limit: str = check_limit_name("", headers["once_limit"])
-        return limit
-    except SettingError:
-        raise _wrong(headers, "once_limit", "the name of a limit") from None
-
-
-def _count(headers: Mapping[str, object], name: str, most: int | None = None) -> int:
-    value = headers.get(name)
-    if type(value) is int and value >= 1 and (most is None or value <= most):  # a bool is an int too
+def _name(value: Any) -> str:
+    if isinstance(value, str) and 0 < len(value.encode()) <= _MAX_ENTRY_BYTES:
         return value
-    expected = {None: "a whole number from 1", 1: "1 or no such header"}
-    raise _wrong(headers, name, expected.get(most, f"a whole number from 1 to {most}"))
+    raise ValueError
+
+
+def _id(value: Any) -> str:
+    if isinstance(value, str) and 0 < len(value) <= _MAX_ID:
+        return value
+    raise ValueError
+
+
+def _whole(value: Any, least: int = 1, most: int | None = None) -> int:
+    if type(value) is int and value >= least and (most is None or value <= most):  # a bool is an int too
+        return value
+    raise ValueError
+
+
+#: How each header's value is read, and what is expected. Half of a surrogate pair is a ValueError, too.
+_READ: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "once_v": (_whole, "a whole number from 1"),
+    "once_id": (_id, f"a task id of 1 to {_MAX_ID} characters"),
+    "once_entry": (_name, f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes"),
+    "once_start": (parse_instant, _AN_INSTANT),
+    "once_end": (parse_instant, _AN_INSTANT),
+    "once_attempt": (partial(_whole, most=_MAX_ATTEMPT), f"a whole number from 1 to {_MAX_ATTEMPT}"),
+    "once_tracked": (partial(_whole, most=1), "1 or no such header"),
+    "once_keyed": (partial(_whole, most=1), "1 or no such header"),
+    "once_lease": (lambda value: check_lease("", _whole(value) / 1000), "whole milliseconds, from 500 to ten years"),
+    "once_limit": (partial(check_limit_name, ""), "the name of a limit"),
+    "retries": (partial(_whole, least=0, most=_MAX_RETRY), f"a whole number from 0 to {_MAX_RETRY}"),
+}
+#: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a child
+#: that was given its parent's headers is no copy of the parent's window.
+HEADERS = frozenset(_READ) - {"retries"}
+#: Those that a message of a window may lack.
+_MAY_LACK = ("once_end", "once_tracked", "once_keyed", "once_lease", "once_limit")
+
+
+def _read(headers: Mapping[str, object], name: str) -> Any:
+    read, expected = _READ[name]
+    try:
+        return read(headers.get(name))
+    except ValueError:  # a SettingError is one
+        raise _wrong(headers, name, expected) from None
 
 
 def _wrong(headers: Mapping[str, object], name: str, expected: str) -> HeaderError:
