@@ -156,7 +156,7 @@ class _Starts:
         if prod(map(len, inner)) > _MOST_TIMES:
             raise ValueError(f"byhour, byminute, bysecond: expected at most {_MOST_TIMES} times, or a shorter freq")
         #: Seconds from the begin of a unit to its starts.
-        self._inner = sorted(hour * 3600 + minute * 60 + second for hour, minute, second in product(*inner))
+        self._inner = sorted(map(_seconds, product(*inner)))
         self._unit = {HOURLY: 3600, MINUTELY: 60, SECONDLY: 1}.get(freq, _SECONDS_OF_DAY)
         #: Which of the starts of a year, a month or a week count; of shorter periods that is decided here.
         self._positions: list[int] = fields.get("bysetpos", [])
@@ -205,28 +205,15 @@ class _Starts:
         """Yield the seconds of a day from ``since`` on at which the rule starts."""
         units = range(phase, _SECONDS_OF_DAY // self._unit, self._interval if self._freq >= HOURLY else 1)
         units = units[bisect_left(units, since // self._unit) :]
-        found = self._of_fields(units) if prod(map(len, self._begins)) < len(units) else self._of_units(units)
-        for begin in found:
-            yield from (begin + inner for inner in self._inner if begin + inner >= since)
-
-    def _of_fields(self, units: range) -> Iterator[int]:
-        """Yield the seconds at which one of the units begins, by going through hours, minutes and seconds."""
-        for number, (hour, minute, second) in enumerate(product(*self._begins)):
-            if number % _BATCH == _BATCH - 1:
-                spend(_BATCH_STEPS)
-            begin = hour * 3600 + minute * 60 + second
-            if begin // self._unit in units:
-                yield begin
-
-    def _of_units(self, units: range) -> Iterator[int]:
-        """Yield the same by going through the units."""
         hours, minutes, seconds = map(frozenset, self._begins)
-        for number, unit in enumerate(units):
+        few = prod(map(len, self._begins)) < len(units)
+        begins = map(_seconds, product(*self._begins)) if few else (unit * self._unit for unit in units)
+        for number, begin in enumerate(begins):
             if number % _BATCH == _BATCH - 1:
                 spend(_BATCH_STEPS)
-            begin = unit * self._unit
-            if begin // 3600 in hours and begin // 60 % 60 in minutes and begin % 60 in seconds:
-                yield begin
+            in_fields = begin // 3600 in hours and begin // 60 % 60 in minutes and begin % 60 in seconds
+            if in_fields and begin // self._unit in units:
+                yield from (begin + inner for inner in self._inner if begin + inner >= since)
 
     def _phase(self, day: datetime) -> int:
         """Return the first of a day's units that is a whole number of intervals away from the rule's first."""
@@ -243,28 +230,18 @@ class _Starts:
                 spend(_DAY_STEPS)
                 yield datetime.fromordinal(each)
             return
-        if self._freq == YEARLY:
-            year = earliest.year + (self._first.year - earliest.year) % self._interval
-            for each in range(year, end.year + 1, self._interval):
-                yield from self._days_from(datetime(each, 1, 1))
-            return
-        if self._freq == MONTHLY:
-            month = _month(earliest) + (_month(self._first) - _month(earliest)) % self._interval
-            months = range(month, _month(end) + 1, self._interval)
-        else:
-            months = range(_month(earliest - 6 * _DAY), _month(end) + 1)
+        yearly = self._freq == YEARLY
+        step = {YEARLY: 12 * self._interval, MONTHLY: self._interval}.get(self._freq, 1)
+        first = self._first.year * 12 if yearly else _month(self._first)
+        month = earliest.year * 12 if yearly else _month(earliest - 6 * _DAY)
         of_first = self._period(self._first)
-        for each in months:
+        for each in range(month + (first - month) % step, _month(end) + 1, step):
             for day in self._days_from(datetime(each // 12, each % 12 + 1, 1)):
-                if (
-                    self._freq == MONTHLY
-                    or self._freq >= HOURLY
-                    or (
-                        # The week of dtstart begins with that, as dateutil has it.
-                        day.date() >= self._first.date() and (self._period(day) - of_first) % self._interval == 0
-                    )
+                if self._freq not in (WEEKLY, DAILY) or (
+                    # The week of dtstart begins with that, as dateutil has it.
+                    day.date() >= self._first.date() and (self._period(day) - of_first) % self._interval == 0
                 ):
-                    spend(_DAY_STEPS)
+                    spend(0 if yearly else _DAY_STEPS)
                     yield day
 
     def _days_from(self, begin: datetime) -> rrule:
@@ -281,6 +258,11 @@ class _Starts:
             return _month(day)
         number = day.toordinal()
         return (number - 1 - self._wkst) // 7 if self._freq == WEEKLY else number
+
+
+def _seconds(time: tuple[int, int, int]) -> int:
+    hour, minute, second = time
+    return hour * 3600 + minute * 60 + second
 
 
 def _month(day: datetime) -> int:
