@@ -17,6 +17,7 @@ from celery.schedules import crontab
 
 from celery_once_beat.client import Edit, Schedule, Schedules, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
+from celery_once_beat.rules import CRON_FIELDS
 from celery_once_beat.schedules import Definition, describe, read_schedule
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
@@ -26,8 +27,6 @@ from .output import local, plain, print_json, print_table, printing_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The fields of ``--cron``, in its order.
-_CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 #: Of ``mon#2`` Celery would read ``mon``, and say nothing.
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
 COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
@@ -311,14 +310,14 @@ def _read_when(project: Project, given: dict[str, str | None]) -> Any:
         except ValueError as exc:
             fail(f"--schedule: {exc}")
     fields = text.split()
-    if len(fields) != len(_CRON_FIELDS) or not all(map(_CRON_FIELD.fullmatch, fields)):
+    if len(fields) != len(CRON_FIELDS) or not all(map(_CRON_FIELD.fullmatch, fields)):
         fail(
             f"--cron: found {text!r}, expected five fields: minute, hour, day of month, month, day of week, as "
             "Celery's crontab reads them; for L, #, @daily and seconds give "
             """--schedule '{"type": "cron", "line": "…", "tz": "Europe/Berlin"}'"""
         )
     try:
-        return crontab(**dict(zip(_CRON_FIELDS, fields, strict=True)))
+        return crontab(**dict(zip(CRON_FIELDS, fields, strict=True)))
     except Exception as exc:  # noqa: BLE001  # Celery's parser has errors of its own
         fail(f"--cron: found {text!r}: {exc}")
 

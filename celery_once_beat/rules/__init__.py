@@ -24,6 +24,7 @@ from .policy import (
 )
 from .pure import PureSchedule, in_zone
 from .starts import (
+    CRON_FIELDS,
     count_starts,
     grid_number,
     grid_start,

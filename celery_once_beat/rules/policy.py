@@ -32,13 +32,13 @@ from .wall_clock import changes, naive_utc
 from .zones import find_zone, plain_zone
 
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
-_MOST_AT_ONCE = 10_000
+_MOST_MISSED_AT_ONCE = 10_000
 #: A claim names this many of the newest windows that it passes over: they may run still. Older leases have ended.
 _MOST_LISTED = 1000
 #: Most claims of one entry that are planned at a time.
-_MOST_STEPS = 100
+_MOST_PLANNED = 100
 #: The most seconds: Celery adds them to the time, and there is no year 10000.
-_MOST = 200_000_000_000.0
+_LONGEST_DELAY = 200_000_000_000.0
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -227,8 +227,8 @@ def _seconds(name: str, value: Any) -> float | None:
         seconds = float(value)
     except OverflowError:
         seconds = math.inf
-    if not -_MOST <= seconds <= _MOST:  # also refuses NaN
-        raise wrong(name, value, f"{expected}, at most {_MOST:.0f}")
+    if not -_LONGEST_DELAY <= seconds <= _LONGEST_DELAY:  # also refuses NaN
+        raise wrong(name, value, f"{expected}, at most {_LONGEST_DELAY:.0f}")
     return max(seconds, 0.0)
 
 
@@ -395,11 +395,11 @@ def next_steps(
         decided = all_late_known
     passed = first - begin
     if first == len(due) or not decided:
-        if not passed or (more and passed < _MOST_AT_ONCE):
+        if not passed or (more and passed < _MOST_MISSED_AT_ONCE):
             return []
         start = due[first - 1]
         return [Step(start, False, _newest(due, begin, first - 1), passed - 1)]
-    steps = [Step(start, True) for start in due[first : first + _MOST_STEPS]]
+    steps = [Step(start, True) for start in due[first : first + _MOST_PLANNED]]
     if passed:
         steps[0] = replace(steps[0], missed=_newest(due, begin, first), missed_count=passed)
     return steps

@@ -281,8 +281,10 @@ def repeats(cron: Any) -> bool:
     return every_hour(cron._orig_hour)  # noqa: SLF001  # as it was written; cron.hour has lost that
 
 
-#: The numbers of a crontab of Celery's, as sets.
-cron_fields = attrgetter("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+#: Of a crontab of Celery's, in the order of cron.
+CRON_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+#: Their numbers, as sets.
+cron_fields = attrgetter(*CRON_FIELDS)
 
 
 @lru_cache(maxsize=4096)  # many have the same

@@ -17,11 +17,11 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.errors import NewerVersionError, ScheduleError, SettingError
-from celery_once_beat.rules import budget, is_clocked, is_tz_aware_crontab, read_zone, zone_name
+from celery_once_beat.rules import CRON_FIELDS, budget, is_clocked, is_tz_aware_crontab, read_zone, zone_name
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, expect, shown
 
-from .composed import CRON_FIELDS, CronPart, SolarPart, between, excluding, union
+from .composed import CronPart, SolarPart, between, excluding, union
 from .cron import cron
 from .intervals import LEAST_STEP, MOST_STEP, every
 from .one_off import OneOff

@@ -49,8 +49,8 @@ _MOST_LEVELS = 16
 _MOST_PARTS = 200
 #: Of the budget, for a question to one of Celery's schedules or ours.
 _STEPS = 20
-#: Of Celery's crontab, in the order of its arguments.
-CRON_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+#: Of Celery's crontab.
+_ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
 Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
 Moment: TypeAlias = "str | date | datetime"
@@ -345,7 +345,7 @@ class CronPart(crontab):
 
     def __repr__(self) -> str:
         """Return the call that makes it."""
-        written = (getattr(self, f"_orig_{name}") for name in CRON_FIELDS)
+        written = (getattr(self, f"_orig_{name}") for name in _ARGUMENTS)
         return f"crontab({', '.join(map(_field, written))})"
 
 
@@ -375,7 +375,7 @@ def _part(given: Any, zone: tzinfo | None) -> BaseSchedule:
     elif type(given) in (solar, SolarPart):
         part = SolarPart(given.event, given.lat, given.lon)
     elif type(given) in (crontab, CronPart) or is_tz_aware_crontab(type(given)):
-        part = CronPart(**{name: getattr(given, f"_orig_{name}") for name in CRON_FIELDS})
+        part = CronPart(**{name: getattr(given, f"_orig_{name}") for name in _ARGUMENTS})
         own = vars(given).get("tz")
         if own is not None and own is not zone:
             return between(part, tz=own)

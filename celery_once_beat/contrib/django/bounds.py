@@ -7,11 +7,10 @@ from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedule
 
+from celery_once_beat.rules import CRON_FIELDS
 from celery_once_beat.windows import next_start
 
 __all__ = ("Bounded",)
-
-_FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
 class Bounded(BaseSchedule):
@@ -70,7 +69,7 @@ def _text(instant: datetime) -> str:
 
 def _words(inner: Any) -> str:
     if isinstance(inner, crontab):
-        return " ".join([*(str(getattr(inner, f"_orig_{field}")) for field in _FIELDS), str(inner.tz)])
+        return " ".join([*(str(getattr(inner, f"_orig_{field}")) for field in CRON_FIELDS), str(inner.tz)])
     if isinstance(inner, schedule):
         every: timedelta = inner.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         # Whole days fall on the zone's midnights.
