@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_once_beat.errors import RecordError
 
-from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
+from .statements import DATABASES, TABLE, Answer, Statements, Transaction, lacks_table, no_table
 
 
 def transaction_of(using: str) -> Transaction:
@@ -48,20 +48,11 @@ class _Transaction(Transaction):
         self._connection = connection
         self._errors = DatabaseError
 
-    def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        with self._connection.cursor() as cursor:
-            self._send(cursor, statement, values)
-            count: int = cursor.rowcount
-            return count
-
-    def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        with self._connection.cursor() as cursor:
-            self._send(cursor, statement, values)
-            return list(cursor.fetchall())
-
-    def _send(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> None:
+    def send(self, statement: str, values: Mapping[str, Any]) -> Answer:
         try:
-            cursor.execute(statement, dict(values))
+            with self._connection.cursor() as cursor:
+                cursor.execute(statement, dict(values))
+                return Answer(cursor.rowcount, list(cursor.fetchall()) if cursor.description else [])
         except self._errors as exc:
             if not lacks_table(exc.__cause__):
                 raise

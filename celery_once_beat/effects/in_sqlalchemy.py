@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from celery_once_beat.errors import DatabaseUnavailableError, RecordError, SettingError
 
 from .prune import prune
-from .statements import DATABASES, TABLE, Statements, Transaction, lacks_table, no_table
+from .statements import DATABASES, TABLE, Answer, Statements, Transaction, lacks_table, no_table
 
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
@@ -90,16 +90,10 @@ class _Transaction(Transaction):
         self._nests = nests
         self._schema = schema
 
-    def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        count: int = self._send(statement, values).rowcount
-        return count
-
-    def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        return list(self._send(statement, values))
-
-    def _send(self, statement: str, values: Mapping[str, Any]) -> Any:
+    def send(self, statement: str, values: Mapping[str, Any]) -> Answer:
         try:
-            return self._connection.execute(text(statement), dict(values))
+            result: Any = self._connection.execute(text(statement), dict(values))
+            return Answer(result.rowcount, list(result) if result.returns_rows else [])
         except DBAPIError as exc:
             if lacks_table(exc.orig):
                 table = f"{self._schema}.{TABLE}" if self._schema else TABLE

@@ -24,9 +24,9 @@ def prune(open_transaction: Callable[[], AbstractContextManager[Transaction]], o
     limit = format_instant(datetime.now(timezone.utc) - older_than)
     while True:
         with open_transaction() as transaction:
-            found = transaction.fetch(transaction.statements.batch_end, {"limit": limit})
+            found = transaction.send(transaction.statements.batch_end, {"limit": limit}).rows
             until = found[0][0] if found else limit
-            deleted = transaction.execute(transaction.statements.delete, {"until": until})
+            deleted = transaction.send(transaction.statements.delete, {"until": until}).changed
         if deleted:
             yield deleted
         if not found:

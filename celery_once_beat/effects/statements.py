@@ -45,6 +45,13 @@ class Recorded(NamedTuple):
     recorded_at: str
 
 
+class Answer(NamedTuple):
+    """What a statement has done: how many rows it has changed, and those it has found."""
+
+    changed: int
+    rows: list[Any]
+
+
 class Statements:
     """The SQL for one database. ``mark`` writes a parameter, as the driver's layer wants it."""
 
@@ -72,24 +79,20 @@ class Transaction(ABC):
 
     def insert(self, row: Row) -> bool:
         """Insert it; returns False if it is there. Waits for another transaction that has inserted it."""
-        return self.execute(self.statements.insert, row._asdict()) == 1
+        return self.send(self.statements.insert, row._asdict()).changed == 1
 
     def set_result(self, row: Row) -> None:
         """Write the result to the row that this transaction has inserted."""
-        self.execute(self.statements.set_result, {"id": row.id, "result": row.result})
+        self.send(self.statements.set_result, {"id": row.id, "result": row.result})
 
     def find(self, id_: str) -> Recorded | None:
         """Read a row; None if it isn't there."""
-        found = self.fetch(self.statements.find, {"id": id_})
+        found = self.send(self.statements.find, {"id": id_}).rows
         return Recorded(*found[0]) if found else None
 
     @abstractmethod
-    def execute(self, statement: str, values: Mapping[str, Any]) -> int:
-        """Return how many rows it has changed. Raises RecordError where the table isn't there."""
-
-    @abstractmethod
-    def fetch(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows that it finds."""
+    def send(self, statement: str, values: Mapping[str, Any]) -> Answer:
+        """Execute a statement. Raises RecordError where the table isn't there."""
 
     @abstractmethod
     def in_savepoint(self) -> bool:

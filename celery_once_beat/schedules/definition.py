@@ -64,20 +64,15 @@ class Definition:
 
         ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.
         """
-        once = more.get("once")
-        own = check_zone("once['tz']", once.get("tz")) if isinstance(once, Mapping) else None
-        written: dict[str, Any] = {"v": _VERSION, "task": task, "schedule": write_schedule(schedule, own or zone)}
-        for name, value in more.items():
-            if isinstance(value, Mapping):
-                written[name] = dict(value)
-            elif value is not None:
-                written[name] = list(value) if isinstance(value, (tuple, list)) else value
-        anchor = written.get("once", {}).get("anchor") if isinstance(written.get("once"), dict) else None
-        if isinstance(anchor, datetime):
-            written["once"]["anchor"] = anchor.isoformat()
-        if own is not None:
-            written["once"]["tz"] = zone_name(own)
-        text = _write(written)
+        given = {name: value for name, value in more.items() if value is not None}
+        if isinstance(given.get("once"), Mapping):
+            given["once"] = once = dict(given["once"])
+            own = check_zone("once['tz']", once.get("tz"))
+            if own is not None:
+                zone, once["tz"] = own, zone_name(own)
+            if isinstance(once.get("anchor"), datetime):
+                once["anchor"] = once["anchor"].isoformat()
+        text = _text(task, write_schedule(schedule, zone), given)
         try:
             return _read(text)
         except ValueError as exc:
@@ -103,12 +98,8 @@ class Definition:
 
     def text(self) -> str:
         """Return its JSON, the same for the same definition."""
-        written: dict[str, Any] = {"v": _VERSION, "task": self.task, "schedule": write_schedule(self.schedule)}
-        for name in _FIELDS[3:]:
-            value = getattr(self, name)
-            if value:
-                written[name] = dict(value) if isinstance(value, Mapping) else list(value)
-        return _write(written)
+        more = {name: getattr(self, name) for name in _FIELDS[3:] if getattr(self, name)}
+        return _text(self.task, write_schedule(self.schedule), more)
 
     def as_json(self) -> dict[str, Any]:
         """Return its JSON as a dict of JSON's own types, for files."""
@@ -198,6 +189,11 @@ def _check_encoders(options: Mapping[str, Any]) -> None:
 
 
 # -- JSON
+
+
+def _text(task: object, schedule: Mapping[str, Any], more: Mapping[str, Any]) -> str:
+    plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in more.items()}
+    return _write({"v": _VERSION, "task": task, "schedule": schedule, **plain})
 
 
 def _write(value: object) -> str:

@@ -35,7 +35,6 @@ PATIENT = {"once_beat_lease": 30.0}
     [
         ("once_beat_lease", "soon", r"once_beat_lease: found 'soon', expected a number of seconds"),
         ("once_beat_leese", 30, r"once_beat_leese: there is no such setting \(did you mean once_beat_lease\?\)"),
-        ("once_beat_run_without_store", True, "no such setting any more, remove it; while Redis is away, messages"),
         ("once_beat_redis_url", "http://:secret@host/", r"once_beat_redis_url: found http://.*, expected a URL"),
         ("once_beat_redis_url", "redis://:secret@host:port/", r"once_beat_redis_url: found a redis URL that can't be"),
         ("once_beat_redis_options", {"nosuch": 1}, r"once_beat_redis_options: .*nosuch"),
