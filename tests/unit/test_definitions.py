@@ -102,13 +102,6 @@ def test_places_on_the_earth(field: str, most: int) -> None:
             read_schedule({"type": "solar", "event": "sunset", **beyond})
 
 
-def test_a_one_off_starts_once() -> None:
-    """Asked before its instant it says that, afterwards nothing."""
-    one_off = OneOff(NOW)
-    assert next_start(one_off, NOW - timedelta(days=400)) == NOW
-    assert next_start(one_off, NOW) is None
-
-
 def test_a_type_of_ones_own_is_stored_once_it_is_registered() -> None:
     """Before that the error says how; one of this package's names can't be taken."""
     with pytest.raises(SettingError, match="register_schedule_codec"):
@@ -294,7 +287,6 @@ def test_lists_within_lists_are_read_up_to_64_levels() -> None:
         {"schedule": {"type": "every", "seconds": 86400}},
         {"schedule": {"type": "crontab", "minute": "99", "tz": "UTC"}},
         {"schedule": {"type": "crontab", "tz": "UTC", "day_of_month": 30, "month_of_year": 2}},
-        {"schedule": {"type": "solar", "event": "sunrise", "lat": 91, "lon": 0}},
     ],
 )
 def test_wrong_values_are_one_line(fields: dict[str, Any]) -> None:

@@ -97,20 +97,29 @@ def test_a_limit() -> None:
             EntryPolicy.of("nightly", {"limit": wrong}, None, known)
 
 
-def test_an_entry_may_lift_the_settings_grace() -> None:
-    """None is a value: this entry's windows never get too old."""
-    strict = replace(SETTINGS, grace=60.0)
-    assert of(settings=strict).grace == 60.0
-    assert of({"grace": None}, settings=strict).grace is None
-
-
-def test_an_option_wins_over_its_task_and_a_task_over_the_settings() -> None:
-    """max_attempts may be said in three places; the nearest to the entry counts."""
-    mine = task(once_max_attempts=5)
-    assert of().max_attempts == SETTINGS.max_attempts
-    assert of(None, mine).max_attempts == 5
-    assert of({"max_attempts": 7}, mine).max_attempts == 7
-    assert of(None, task(once_max_attempts=None)).max_attempts == SETTINGS.max_attempts
+@pytest.mark.parametrize(
+    ("name", "once", "of_task", "setting", "found"),
+    [
+        ("grace", {}, ..., 60.0, 60.0),
+        ("grace", {"grace": None}, ..., 60.0, None),  # None is a value: this entry's windows never get too old
+        ("max_attempts", {}, ..., 3, 3),
+        ("max_attempts", {}, 5, 3, 5),
+        ("max_attempts", {}, None, 3, 3),
+        ("max_attempts", {"max_attempts": 7}, 5, 3, 7),
+        ("recover", {}, ..., False, False),
+        ("recover", {}, None, False, False),
+        ("recover", {}, True, False, True),
+        ("recover", {}, False, True, False),
+        ("recover", {"recover": False}, True, True, False),
+        ("recover", {"recover": True}, False, True, True),
+    ],
+)
+def test_an_option_wins_over_its_task_and_a_task_over_the_settings(
+    name: str, once: Any, of_task: Any, setting: Any, found: Any
+) -> None:
+    """The nearest to the entry counts; a task's None leaves it to the app."""
+    mine = None if of_task is ... else task(**{f"once_{name}": of_task})
+    assert getattr(of(once, mine, replace(SETTINGS, **{name: setting})), name) == found
 
 
 @pytest.mark.parametrize("name", ["max_attempts", "recover", "deadline", "pause_after_failures", "on_failure"])
@@ -297,7 +306,7 @@ def test_only_the_newest_missed_are_listed() -> None:
 @pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
 def test_a_long_outage_of_a_fast_schedule_is_worked_off(catch_up: str) -> None:
     """More windows than are looked at in one step: the same ones run as if all had been seen at once."""
-    number = 2 * policy_module._MOST_AT_ONCE + 3500
+    number = 2 * policy_module._MOST_MISSED_AT_ONCE + 3500
     due = ago(*range(61, 61 + number))
     runs, missed = outcome(due, limits(catch_up=catch_up, max_catch_up=700))
     expected = {"latest": 1, "all": 700, "none": 0}[catch_up]
@@ -307,7 +316,7 @@ def test_a_long_outage_of_a_fast_schedule_is_worked_off(catch_up: str) -> None:
 
 def test_what_is_passed_over_is_claimed_while_more_is_looked_for() -> None:
     """The store knows how far it got; one late window is kept, so that it is still known that only the newest runs."""
-    due = ago(*range(61, 61 + policy_module._MOST_AT_ONCE + 1))
+    due = ago(*range(61, 61 + policy_module._MOST_MISSED_AT_ONCE + 1))
     assert next_steps(due[:-1], NOW, limits(), more=True) == []
     (step,) = next_steps(due, NOW, limits(), more=True)
     assert (step.start, step.run, step.missed_count) == (due[-2], False, len(due) - 2)
@@ -353,8 +362,8 @@ def test_it_doesnt_matter_how_many_are_looked_at_in_one_step(
     """The sizes of steps change nothing of what runs and what is missed."""
     expected = outcome(ago(*late), policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy_module, "_MOST_AT_ONCE", most)
-        patch.setattr(policy_module, "_MOST_STEPS", steps)
+        patch.setattr(policy_module, "_MOST_MISSED_AT_ONCE", most)
+        patch.setattr(policy_module, "_MOST_PLANNED", steps)
         assert outcome(ago(*late), policy, look) == expected
 
 

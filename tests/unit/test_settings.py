@@ -235,71 +235,30 @@ def test_the_options_of_the_app_arent_ours_to_change() -> None:
 # -- namespaces
 
 
-class _Django:
-    CELERY_BROKER_URL = REDIS
-    CELERY_ONCE_BEAT_LEASE = 7
-    CELERY_ONCE_BEAT_KEY_PREFIX = "shop:"
-    ONCE_BEAT_LEASE = 99
+OTHERS = {"CELERY_BROKER_URL": REDIS, "BILLING_ONCE_BEAT_REPORTS": True, "ONCE_BEAT_LEASE": 99}
 
 
-class _DjangoMisspelt:
-    CELERY_BROKER_URL = REDIS
-    CELERY_ONCE_BEAT_LEESE = 7
-
-
-class _DjangoWrong:
-    CELERY_BROKER_URL = REDIS
-    CELERY_ONCE_BEAT_LEASE = "7"
-
-
-class _DjangoOther:
-    CELERY_BROKER_URL = REDIS
-    BILLING_ONCE_BEAT_REPORTS = True
-
-
-def configured(source: type) -> Celery:
-    """An app as Django's documentation of Celery sets it up."""
+@pytest.mark.parametrize(
+    ("namespace", "conf", "found"),
+    [
+        ("CELERY", {**OTHERS, "CELERY_ONCE_BEAT_LEASE": 7, "CELERY_ONCE_BEAT_KEY_PREFIX": "shop:"}, (7.0, "shop:")),
+        ("CELERY", OTHERS, (30.0, "once:")),  # a project's own setting may have our words in it
+        ("CELERY", {**OTHERS, "CELERY_ONCE_BEAT_LEESE": 7}, r"CELERY_ONCE_BEAT_LEESE: .*mean CELERY_ONCE_BEAT_LEASE\?"),
+        ("CELERY", {**OTHERS, "CELERY_ONCE_BEAT_LEASE": "7"}, "once_beat_lease: found '7', expected a number"),
+        (None, {"broker_url": REDIS, "once_beat_lease": 7}, (7.0, "once:")),
+        (None, {"BROKER_URL": REDIS, "ONCE_BEAT_LEASE": 7}, r"ONCE_BEAT_LEASE: .*did you mean once_beat_lease\?"),
+    ],
+)
+def test_names_in_a_namespace(namespace: str | None, conf: dict[str, Any], found: Any) -> None:
+    """CELERY_ONCE_BEAT_LEASE in Django, else lower case alone. A misspelt name is an error that shows how it is set."""
     app = Celery("tests", set_as_current=False)
-    app.config_from_object(source, namespace="CELERY")
-    return app
-
-
-def test_settings_are_found_in_djangos_namespace() -> None:
-    """CELERY_ONCE_BEAT_LEASE is once_beat_lease."""
-    settings = Settings.from_app(configured(_Django))
-    assert (settings.lease, settings.key_prefix, settings.redis_url) == (7.0, "shop:", REDIS)
-
-
-def test_a_misspelt_setting_is_found_in_djangos_namespace() -> None:
-    """The error names it, and the one that was meant, as they stand there."""
-    with pytest.raises(SettingError, match=r"CELERY_ONCE_BEAT_LEESE: .* \(did you mean CELERY_ONCE_BEAT_LEASE\?\)"):
-        Settings.from_app(configured(_DjangoMisspelt))
-
-
-def test_a_wrong_value_is_named_in_djangos_namespace() -> None:
-    """The usual name is said."""
-    with pytest.raises(SettingError, match="once_beat_lease: found '7', expected a number"):
-        Settings.from_app(configured(_DjangoWrong))
-
-
-def test_other_apps_settings_are_none_of_ours() -> None:
-    """A project's own setting may have our words in it."""
-    assert Settings.from_app(configured(_DjangoOther)).lease == 30.0
-
-
-def test_without_a_namespace_a_name_in_lower_case_counts() -> None:
-    """As Celery's own settings."""
-    app = Celery("tests", set_as_current=False)
-    app.config_from_object({"broker_url": REDIS, "once_beat_lease": 7})
-    assert Settings.from_app(app).lease == 7.0
-
-
-def test_without_a_namespace_a_name_in_capitals_isnt_silence() -> None:
-    """It is an error that says how to write it."""
-    app = Celery("tests", set_as_current=False)
-    app.config_from_object({"BROKER_URL": REDIS, "ONCE_BEAT_LEASE": 7})
-    with pytest.raises(SettingError, match=r"ONCE_BEAT_LEASE: .*did you mean once_beat_lease\?"):
-        Settings.from_app(app)
+    app.config_from_object(type("Conf", (), conf) if namespace else conf, namespace=namespace)
+    if isinstance(found, str):
+        with pytest.raises(SettingError, match=found):
+            Settings.from_app(app)
+    else:
+        settings = Settings.from_app(app)
+        assert (settings.lease, settings.key_prefix, settings.redis_url) == (*found, REDIS)
 
 
 # -- Celery's own
@@ -323,16 +282,60 @@ def test_a_wrong_starting_deadline_is_named(value: Any) -> None:
 # -- where Redis is found
 
 
-def test_an_explicit_url_counts_before_all_others() -> None:
-    """And then neither broker nor backend have a say, nor their options."""
-    settings = read(
-        once_beat_redis_url="redis://other:1/2",
-        result_backend="redis://third:1/0",
-        broker_transport_options={"master_name": "m"},
-        broker_use_ssl=True,
-    )
-    assert settings.redis_url == "redis://other:1/2"
-    assert settings.redis_options == {}
+SENTINELS = ["sentinel://a:26379", "sentinel://b:26379"]
+FAILOVER = "redis://a:1/0;redis://b:1/0"
+TLS = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/ca.pem"}
+OF_BROKER = {"broker_url": "redis://b:1/0", "result_backend": "redis://r:1/0"}
+OF_BACKEND = {"broker_url": "amqp://guest@b//", "result_backend": "redis://r:1/0"}
+
+
+@pytest.mark.parametrize(
+    ("conf", "url", "options"),
+    [
+        (OF_BROKER, "redis://b:1/0", {}),
+        (OF_BACKEND, "redis://r:1/0", {}),
+        # An explicit one counts before all others, and then their options have no say.
+        (
+            {**OF_BROKER, "once_beat_redis_url": "redis://other:1/2", "broker_use_ssl": True,
+             "broker_transport_options": {"master_name": "m"}},
+            "redis://other:1/2", {},
+        ),
+        # Where messages are sent.
+        ({"broker_read_url": "redis://r:1/0", "broker_write_url": "redis://w:1/0"}, "redis://w:1/0", {}),
+        # What is needed to find the same master; a broker's URLs may be a list.
+        (
+            {"broker_url": ";".join(SENTINELS), "broker_transport_options": {
+                "master_name": "m", "sentinel_kwargs": {"password": SECRET}, "visibility_timeout": 60}},
+            ";".join(SENTINELS), {"master_name": "m", "sentinel_kwargs": {"password": SECRET}},
+        ),
+        (
+            {"broker_url": SENTINELS, "broker_transport_options": {"master_name": "m"}},
+            ";".join(SENTINELS), {"master_name": "m"},
+        ),
+        # Two servers that know nothing of each other can't coordinate.
+        ({"broker_url": FAILOVER, "result_backend": "redis://r:1/0"}, "redis://r:1/0", {}),
+        # Our own options add to what is found, and have the last word.
+        (
+            {"broker_transport_options": {"master_name": "m", "client_name": "c"},
+             "once_beat_redis_options": {"master_name": "mine", "socket_timeout": 1}},
+            REDIS, {"master_name": "mine", "client_name": "c", "socket_timeout": 1},
+        ),
+        ({"broker_use_ssl": TLS}, REDIS, {"ssl": True, **TLS}),
+        ({"broker_use_ssl": True}, REDIS, {"ssl": True}),
+        ({"broker_use_ssl": False}, REDIS, {}),
+        # The backend's own, and not the broker's.
+        (
+            {**OF_BACKEND, "broker_use_ssl": {"ca_certs": "/amqp.pem"},
+             "broker_transport_options": {"client_name": "broker"}, "redis_backend_use_ssl": {"ssl_cert_reqs": "none"},
+             "result_backend_transport_options": {"client_name": "backend"}},
+            "redis://r:1/0", {"ssl": True, "client_name": "backend", "ssl_cert_reqs": "none"},
+        ),
+    ],
+)  # fmt: skip
+def test_where_redis_is_found(conf: dict[str, Any], url: str, options: dict[str, Any]) -> None:
+    """What is set, else the broker if it is Redis, else the result backend; each with its own options and TLS."""
+    settings = read(**conf)
+    assert (settings.redis_url, settings.redis_options) == (url, options)
 
 
 @pytest.mark.parametrize(
@@ -351,79 +354,6 @@ def test_every_kind_of_redis_url_is_taken(url: str) -> None:
     assert read(once_beat_redis_url=url).redis_url == url
 
 
-def test_the_broker_is_taken_if_it_is_redis() -> None:
-    """The usual case needs no setting."""
-    assert read(broker_url="redis://b:1/0", result_backend="redis://r:1/0").redis_url == "redis://b:1/0"
-
-
-def test_the_brokers_url_for_writing_counts() -> None:
-    """broker_write_url is where messages are sent."""
-    assert read(broker_read_url="redis://r:1/0", broker_write_url="redis://w:1/0").redis_url == "redis://w:1/0"
-
-
-def test_the_result_backend_is_taken_if_the_broker_is_none() -> None:
-    """RabbitMQ and Redis together are common."""
-    settings = read(broker_url="amqp://guest@b//", result_backend="redis://r:1/0")
-    assert settings.redis_url == "redis://r:1/0"
-
-
-def test_sentinels_are_taken_from_the_broker_with_their_options() -> None:
-    """The broker's master_name and sentinel_kwargs are needed to find the same master."""
-    sentinel = {"password": SECRET}
-    settings = read(
-        broker_url="sentinel://a:26379;sentinel://b:26379",
-        broker_transport_options={"master_name": "m", "sentinel_kwargs": sentinel, "visibility_timeout": 60},
-    )
-    assert settings.redis_url == "sentinel://a:26379;sentinel://b:26379"
-    assert settings.redis_options == {"master_name": "m", "sentinel_kwargs": sentinel}
-
-
-def test_sentinels_given_as_a_list_are_taken() -> None:
-    """A broker's URLs may be a list."""
-    urls = ["sentinel://a:26379", "sentinel://b:26379"]
-    settings = read(broker_url=urls, broker_transport_options={"master_name": "m"})
-    assert settings.redis_url == ";".join(urls)
-
-
-def test_a_failover_list_of_redis_brokers_isnt_one_redis() -> None:
-    """Two servers that know nothing of each other can't coordinate: the result backend is taken, else it's an error."""
-    several = "redis://a:1/0;redis://b:1/0"
-    assert read(broker_url=several, result_backend="redis://r:1/0").redis_url == "redis://r:1/0"
-    with pytest.raises(SettingError, match="once_beat_redis_url"):
-        read(broker_url=several)
-
-
-def test_options_of_our_own_win_over_the_brokers() -> None:
-    """once_beat_redis_options adds to what is found, and has the last word."""
-    settings = read(
-        broker_transport_options={"master_name": "m", "client_name": "c"},
-        once_beat_redis_options={"master_name": "mine", "socket_timeout": 1},
-    )
-    assert settings.redis_options == {"master_name": "mine", "client_name": "c", "socket_timeout": 1}
-
-
-def test_the_brokers_tls_is_taken() -> None:
-    """broker_use_ssl says how to speak to it."""
-    tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "/ca.pem"}
-    assert read(broker_use_ssl=tls).redis_options == {"ssl": True, **tls}
-    assert read(broker_use_ssl=True).redis_options == {"ssl": True}
-    assert read(broker_use_ssl=False).redis_options == {}
-
-
-def test_the_backends_tls_and_options_are_taken_with_it() -> None:
-    """Its own, and not the broker's."""
-    tls = {"ssl_cert_reqs": "none"}
-    settings = read(
-        broker_url="amqp://b//",
-        broker_use_ssl={"ca_certs": "/amqp.pem"},
-        broker_transport_options={"client_name": "broker"},
-        result_backend="redis://r:1/0",
-        redis_backend_use_ssl=tls,
-        result_backend_transport_options={"client_name": "backend"},
-    )
-    assert settings.redis_options == {"ssl": True, "client_name": "backend", **tls}
-
-
 @pytest.mark.parametrize(
     "conf",
     [
@@ -432,6 +362,7 @@ def test_the_backends_tls_and_options_are_taken_with_it() -> None:
         {"broker_url": f"amqp://me:{SECRET}@b//", "result_backend": f"db+postgresql://me:{SECRET}@d/x"},
         {"broker_url": "memory://"},
         {"broker_url": None},
+        {"broker_url": FAILOVER},
     ],
 )
 def test_without_any_redis_the_error_says_what_to_set(conf: dict[str, Any]) -> None:

@@ -124,15 +124,16 @@ GOOD = {
 }
 
 WINDOWS = st.builds(
-    lambda entry, start, length, attempt, kind, lease: Window(
-        entry, start, start + length if length else None, attempt, kind == "tracked", keyed=kind == "keyed", lease=lease
+    lambda entry, start, length, attempt, kind, **more: Window(
+        entry, start, start + length if length else None, attempt, kind == "tracked", keyed=kind == "keyed", **more
     ),
     st.text(min_size=1),
     st.datetimes(max_value=datetime(9000, 1, 1), timezones=st.just(UTC)),
     st.none() | st.timedeltas(MICROSECOND, 1000 * DAY),
     st.integers(1, 10**9),
     st.sampled_from(["tracked", "untracked", "keyed"]),
-    st.none() | st.integers(500, 10**9).map(lambda ms: ms / 1000),
+    lease=st.none() | st.integers(500, 10**9).map(lambda ms: ms / 1000),
+    limit=st.none() | st.sampled_from(["reports", "a.b-c_9"]),
 )
 
 
@@ -160,20 +161,7 @@ def test_headers_carry_a_window(window: Window) -> None:
     assert ("once_tracked" in headers) == window.tracked
     assert ("once_keyed" in headers) == window.keyed
     assert ("once_lease" in headers) == (window.lease is not None)
-
-
-WINDOWS_OF_LIMIT = Window("e", datetime(2026, 1, 1, tzinfo=timezone.utc), None)
-
-
-def test_the_header_of_a_limit() -> None:
-    """It is the name of a limit, and nothing else."""
-    limited = replace(WINDOWS_OF_LIMIT, limit="reports")
-    headers = encode_headers(limited)
-    assert headers["once_limit"] == "reports"
-    assert decode_headers(headers) == limited
-    for wrong in ("", "a b", "{a}", 3, None, "x" * 65):
-        with pytest.raises(HeaderError, match=r"message header once_limit: found .*, expected the name of a limit"):
-            decode_headers({**headers, "once_limit": wrong})
+    assert headers.get("once_limit") == window.limit
 
 
 def test_headers_look_like_this() -> None:
@@ -223,6 +211,7 @@ def test_a_message_of_no_window(headers: dict[str, object]) -> None:
             ("once_lease", value, "from 500 to ten years")
             for value in (0, -1, True, "30", None, 30.0, 10**13, 1, 499, 10**12)
         ),
+        *(("once_limit", value, "the name of a limit") for value in ("", "a b", "{a}", 3, None, "x" * 65)),
         *(("once_v", value, "a whole number from 1") for value in (0, -1, True, "1", None, 1.0, [2])),
     ],
     ids=lambda value: repr(value)[:30],
@@ -354,12 +343,8 @@ def test_days_start_at_local_midnight() -> None:
 @pytest.mark.parametrize(
     ("zone", "days", "after", "starts"),
     [
-        (
-            "America/Havana",
-            1,
-            "2026-03-07T12:00",
-            ["2026-03-08T05:00", "2026-03-09T04:00"],
-        ),  # no midnight: 01:00
+        # no midnight: 01:00
+        ("America/Havana", 1, "2026-03-07T12:00", ["2026-03-08T05:00", "2026-03-09T04:00"]),
         ("America/Havana", 1, "2026-10-31T12:00", ["2026-11-01T04:00", "2026-11-02T05:00"]),  # two: the first
         ("Pacific/Apia", 1, "2011-12-29T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),  # no 30 December
         ("Pacific/Apia", 2, "2011-12-28T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),
@@ -568,14 +553,8 @@ def test_a_schedule_that_has_no_answer_is_an_error(wrong: Any, message: str) -> 
     with pytest.raises(ScheduleError, match=message) as caught:
         next_start(wrong, START)
     assert len(str(caught.value)) < 300
-
-
-def test_the_error_is_chained_to_the_schedules() -> None:
-    """The traceback shows where the schedule failed."""
-    broken = RuntimeError("no database")
-    with pytest.raises(ScheduleError) as caught:
-        next_start(Wrong(remaining=broken), START)
-    assert caught.value.__cause__ is broken
+    raised = getattr(wrong, "remaining", None)
+    assert not isinstance(raised, Exception) or raised in (caught.value.__cause__, caught.value.__cause__.__cause__)
 
 
 def test_one_that_waits_for_ever_has_no_start() -> None:
