@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
@@ -25,6 +25,7 @@ from .beat import BeatEntry, Entries, ServerClock
 from .effects import Effects
 from .embedded import EmbeddedServer
 from .errors import SettingError
+from .rules import check_instant
 from .settings import Settings
 from .store import Store, stores_made_by
 from .windows import Window, starts_after
@@ -68,8 +69,8 @@ def window(
     ``held`` may be a callable, asked each time: for a lease that is lost while the body runs. Raises ValueError for
     what no window can be: an instant without a time zone, an end that isn't after the start, an attempt below 1.
     """
-    begins = _instant("start", start)
-    ends = None if end is None else _instant("end", end)
+    begins = check_instant("start", start)
+    ends = None if end is None else check_instant("end", end)
     if ends is not None and ends <= begins:
         raise ValueError(f"end: found {shown(end)}, expected an instant after start, {shown(start)}")
     if attempt < 1:
@@ -80,7 +81,7 @@ def window(
         ends,
         attempt=attempt,
         fence=fence,
-        last_done=None if last_done is None else _instant("last_done", last_done),
+        last_done=None if last_done is None else check_instant("last_done", last_done),
         _held=held if callable(held) else lambda: held,
         _effects=_RunEffects(),
     )
@@ -260,8 +261,8 @@ def starts_between(
     schedule has that app, else that of the current app. Raises ScheduleError if the schedule does, and ValueError for
     an instant without a time zone.
     """
-    first, last = _instant("since", since), _instant("until", until)
-    origin = None if anchor is None else _instant("anchor", anchor)
+    first, last = check_instant("since", since), check_instant("until", until)
+    origin = None if anchor is None else check_instant("anchor", anchor)
     # It would take a schedule's own app from it.
     when: Any = schedule if isinstance(schedule, BaseSchedule) else maybe_schedule(schedule)  # type: ignore[arg-type]
     return _from_on(partial(starts_after, when, anchor=origin), first, last)
@@ -287,7 +288,7 @@ def windows_between(
     Raises SettingError for a wrong entry or setting, ScheduleError for a schedule that fails, which a beat would leave
     out, and ValueError for an instant without a time zone.
     """
-    first, last = _instant("since", since), _instant("until", until)
+    first, last = check_instant("since", since), check_instant("until", until)
     windows = [each.window(start) for each in _entries(app, entry) for start in _from_on(each.starts, first, last)]
     return sorted(windows, key=_order)
 
@@ -300,7 +301,7 @@ def windows_caught_up(
     ``since`` is the last instant that was claimed. ``catch_up``, ``max_catch_up``, ``grace`` and ``tolerance`` count,
     of the entry, else of the settings; the other windows of that time are missed. Raises as ``windows_between``.
     """
-    last, back = _instant("since", since), _instant("until", until)
+    last, back = check_instant("since", since), check_instant("until", until)
     windows = []
     for each in _entries(app, entry):
         each.move(last)
@@ -343,7 +344,7 @@ class PinnedClock:
     """What the time is, until it is moved."""
 
     def __init__(self, at: datetime | str) -> None:
-        self._now = _instant("at", at)
+        self._now = check_instant("at", at)
 
     def now(self) -> datetime:
         """Aware, in UTC."""
@@ -355,7 +356,7 @@ class PinnedClock:
 
     def move_to(self, at: datetime | str) -> None:
         """Show another time."""
-        self._now = _instant("at", at)
+        self._now = check_instant("at", at)
 
 
 @contextmanager
@@ -376,15 +377,3 @@ def pinned_clock(at: datetime | str) -> Iterator[PinnedClock]:
 
     with mock.patch.object(celery.Celery, "now", apps_now), mock.patch.object(ServerClock, "at", beats_time):
         yield clock
-
-
-def _instant(name: str, given: datetime | str) -> datetime:
-    """Return an instant in UTC; raises ValueError naming the argument."""
-    expected = "expected a datetime with a time zone, or its ISO 8601 text like '2026-11-21T02:00+00:00'"
-    try:
-        instant = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
-    except (AttributeError, TypeError, ValueError):
-        raise ValueError(f"{name}: found {shown(given)}, {expected}") from None
-    if instant.utcoffset() is None:
-        raise ValueError(f"{name}: found {shown(given)}, {expected}")
-    return instant.astimezone(timezone.utc)

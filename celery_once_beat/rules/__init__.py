@@ -14,6 +14,7 @@ from .policy import (
     Step,
     Timing,
     check_anchor,
+    check_instant,
     check_zone,
     fingerprint,
     next_steps,

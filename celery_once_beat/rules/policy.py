@@ -137,25 +137,22 @@ _OF_SETTINGS = {name: row for name, row in ROWS.items() if row.policy == "beat"}
 
 def check_anchor(name: str, value: Any) -> datetime | None:
     """Return an anchor as an aware datetime in UTC; raises SettingError, which begins with ``name``."""
-    if value is None:
-        return None
+    return None if value is None else check_instant(name, value)
+
+
+def check_instant(name: str, value: Any) -> datetime:
+    """Return a datetime, or its text, as an aware one in UTC; raises SettingError, which begins with ``name``."""
     try:
         # It is a text if options are kept as JSON, as in a database.
         instant = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
-        utc = naive_utc(instant).replace(tzinfo=timezone.utc)
+        return naive_utc(instant).replace(tzinfo=timezone.utc)
     except (AttributeError, TypeError, ValueError, OverflowError):  # OverflowError: beyond the calendar, in UTC
         raise wrong(name, value, "a datetime with a time zone, or its text in ISO 8601") from None
-    return utc
 
 
 def check_zone(name: str, value: Any) -> tzinfo | None:
     """Return a time zone that is given by name or as itself; raises SettingError, which begins with ``name``."""
-    if value is None:
-        return None
-    try:
-        return find_zone(value)
-    except SettingError as exc:
-        raise SettingError(f"{name}{str(exc).removeprefix('tz')}") from None
+    return None if value is None else find_zone(value, name)
 
 
 @dataclass(frozen=True, slots=True)

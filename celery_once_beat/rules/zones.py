@@ -24,23 +24,23 @@ def _is_of_one_machine(name: str) -> bool:
     return _OF_ONE_MACHINE.fullmatch(name) is not None
 
 
-def zone_name(zone: tzinfo | None) -> str:
-    """Return the name by which any machine finds ``zone``; raises SettingError where it has none."""
+def zone_name(zone: Any, what: str = "schedule") -> str:
+    """Return the name by which any machine finds ``zone``; raises SettingError, which begins with ``what``."""
     if zone is timezone.utc:
         return "UTC"
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # pytz has a zone
     try:
         return read_zone(name).key
-    except ValueError:
+    except SettingError:
         wrong = f", {_NOT_EVERYWHERE};" if isinstance(name, str) and _is_of_one_machine(name) else ","
         raise SettingError(
-            f"schedule: found {shown(zone)}{wrong} expected a time zone with a name like ZoneInfo('Europe/Berlin'): "
+            f"{what}: found {shown(zone)}{wrong} expected a time zone with a name like ZoneInfo('Europe/Berlin'): "
             "give timezone=, or set the app's timezone"
         ) from None
 
 
-def read_zone(name: object) -> ZoneInfo:
-    """Return the time zone of that name; raises ValueError."""
+def read_zone(name: object, what: str = "tz") -> ZoneInfo:
+    """Return the time zone of that name; raises SettingError, which begins with ``what``."""
     wrong = ""
     try:
         if isinstance(name, str) and _ZONE.fullmatch(name):
@@ -49,17 +49,12 @@ def read_zone(name: object) -> ZoneInfo:
             wrong = f" {_NOT_EVERYWHERE};"
     except (OSError, KeyError, ValueError):  # a folder, none of that name, a path
         pass
-    raise ValueError(f"tz: found {shown(name)},{wrong} expected the name of a time zone like 'Europe/Berlin'")
+    raise SettingError(f"{what}: found {shown(name)},{wrong} expected the name of a time zone like 'Europe/Berlin'")
 
 
-def find_zone(zone: object) -> tzinfo:
-    """Return a time zone that is given by name or as itself; raises SettingError where it has no name."""
-    try:
-        return read_zone(zone if isinstance(zone, str) else zone_name(zone))  # type: ignore[arg-type]
-    except SettingError as exc:  # an object without a name that any machine knows
-        raise SettingError(f"tz: {str(exc).removeprefix('schedule: ')}") from exc
-    except ValueError as exc:
-        raise SettingError(str(exc)) from exc
+def find_zone(zone: object, what: str = "tz") -> tzinfo:
+    """Return a time zone that is given by name or as itself; raises SettingError, which begins with ``what``."""
+    return read_zone(zone if isinstance(zone, str) else zone_name(zone, what), what)
 
 
 def plain_zone(zone: Any) -> tzinfo | None:

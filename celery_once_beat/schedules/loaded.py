@@ -14,7 +14,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from celery_once_beat.errors import NewerVersionError, SettingError
+from celery_once_beat.errors import NewerVersionError
 from celery_once_beat.rules import check_anchor
 from celery_once_beat.wording import expect
 
@@ -94,17 +94,10 @@ def _seconds(said: Mapping[str, Any], name: str) -> float:
     return float(number_of(said, name, 0, _MOST_SECONDS, "a number of seconds"))
 
 
-def _anchor(said: Mapping[str, Any], name: str) -> datetime | None:
-    try:
-        return check_anchor(name, said[name])
-    except SettingError as exc:
-        raise ValueError(str(exc)) from None
-
-
 #: How each field is read, but for the schedule.
 _READ: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
     **dict.fromkeys(("task", "says", "queue", "tz"), _text),
     **dict.fromkeys(("tracked", "one_off"), partial(typed, kind=bool, expected="bool")),
     **dict.fromkeys(("lease", "spread", "countdown"), _seconds),
-    "anchor": _anchor,
+    "anchor": lambda said, name: check_anchor(name, said[name]),
 }
