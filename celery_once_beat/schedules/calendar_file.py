@@ -69,8 +69,9 @@ def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:
         zone_of = event.get(each) and event[each].params.get("TZID")
         if zone_of and isinstance(event[each].dt, datetime) and event[each].dt.tzinfo is None:
             raise SettingError(f"event {shown(name)}: found the time zone {shown(str(zone_of))}, expected a known one")
+    further = [_period(each, end and each + (end - start), name) for each in _dates(event, "RDATE")]
     if "RRULE" not in event:
-        return [_period(each, end and each + (end - start), name) for each in (start, *_dates(event, "RDATE"))]
+        return [_period(start, end, name), *further]
     rule = event["RRULE"]
     if isinstance(rule, list):
         raise SettingError(f"event {shown(name)}: found {len(rule)} rules, expected one")
@@ -84,7 +85,7 @@ def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:
         without=tuple(_local(each, zone) for each in without),
         tz=zone,
     )
-    return [repeated, *(_period(each, end and each + (end - start), name) for each in _dates(event, "RDATE"))]
+    return [repeated, *further]
 
 
 def _period(start: Any, end: Any, name: str) -> Period:

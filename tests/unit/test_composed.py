@@ -458,57 +458,35 @@ def test_celerys_own_scheduler_sends_them() -> None:
 
 # -- files
 
-ICS = """\
-BEGIN:VCALENDAR
-VERSION:2.0
-PRODID:-//tests//EN
-BEGIN:VEVENT
-UID:1
-SUMMARY:Christmas Day
-DTSTART;VALUE=DATE:20201225
-DTEND;VALUE=DATE:20201226
-RRULE:FREQ=YEARLY
-END:VEVENT
-BEGIN:VEVENT
-UID:2
-SUMMARY:Move
-DTSTART;VALUE=DATE:20261227
-DTEND;VALUE=DATE:20261229
-END:VEVENT
-BEGIN:VEVENT
-UID:3
-SUMMARY:Freeze
-DTSTART;TZID=Asia/Tokyo:20261201T090000
-DURATION:PT3H
-RRULE:FREQ=WEEKLY;BYDAY=TH;UNTIL=20270101T000000Z
-EXDATE;TZID=Asia/Tokyo:20261203T090000
-END:VEVENT
-BEGIN:VEVENT
-UID:3
-SUMMARY:Freeze, moved
-RECURRENCE-ID;TZID=Asia/Tokyo:20261224T090000
-DTSTART;TZID=Asia/Tokyo:20261230T090000
-DTEND;TZID=Asia/Tokyo:20261230T120000
-END:VEVENT
-BEGIN:VEVENT
-UID:4
-SUMMARY:Called off
-STATUS:CANCELLED
-DTSTART;VALUE=DATE:20261226
-END:VEVENT
-END:VCALENDAR
-"""
+
+def event(uid: int, *lines: str) -> str:
+    return "\r\n".join(["BEGIN:VEVENT", f"UID:{uid}", *lines, "END:VEVENT"])
+
+
+def calendar(*events: str) -> str:
+    return "\r\n".join(["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//tests//EN", *events, "END:VCALENDAR", ""])
+
+
+ICS = calendar(
+    event(1, "SUMMARY:Christmas Day", "DTSTART;VALUE=DATE:20201225", "DTEND;VALUE=DATE:20201226", "RRULE:FREQ=YEARLY"),
+    event(2, "SUMMARY:Move", "DTSTART;VALUE=DATE:20261227", "DTEND;VALUE=DATE:20261229"),
+    event(3, "SUMMARY:Freeze", "DTSTART;TZID=Asia/Tokyo:20261201T090000", "DURATION:PT3H",
+          "RRULE:FREQ=WEEKLY;BYDAY=TH;UNTIL=20270101T000000Z", "EXDATE;TZID=Asia/Tokyo:20261203T090000"),
+    event(3, "SUMMARY:Freeze, moved", "RECURRENCE-ID;TZID=Asia/Tokyo:20261224T090000",
+          "DTSTART;TZID=Asia/Tokyo:20261230T090000", "DTEND;TZID=Asia/Tokyo:20261230T120000"),
+    event(4, "SUMMARY:Called off", "STATUS:CANCELLED", "DTSTART;VALUE=DATE:20261226"),
+)  # fmt: skip
 
 
 @pytest.fixture
-def holidays(tmp_path: Any) -> str:
+def holidays(tmp_path: Path) -> Path:
     pytest.importorskip("icalendar")
     path = tmp_path / "holidays.ics"
-    path.write_text(ICS.replace("\n", "\r\n"))
-    return str(path)
+    path.write_text(ICS)
+    return path
 
 
-def test_a_file_of_holidays_is_left_out(holidays: str) -> None:
+def test_a_file_of_holidays_is_left_out(holidays: Path) -> None:
     """Days, days in a row, times in a zone, repeated, moved, called off. JSON has the events, not the path."""
     when = excluding(NIGHTLY, holidays)
     assert starts(when, span=9 * DAY) == ["24 02:00", "26 02:00", "29 02:00", "01 02:00"]
@@ -518,21 +496,35 @@ def test_a_file_of_holidays_is_left_out(holidays: str) -> None:
     ]  # fmt: skip
     assert starts(when, datetime(2026, 12, 9, 12, tzinfo=UTC), DAY) == []  # Thursday 9:00 in Tokyo is 1:00 in Berlin
     written = write_schedule(when)
-    assert holidays not in str(written)
+    assert str(holidays) not in str(written)
     assert starts(read_schedule(written), span=9 * DAY) == starts(when, span=9 * DAY)
     assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
-    other = Path(holidays).with_name("other.ics")
+    other = holidays.with_name("other.ics")
     other.write_text(ICS.replace("20261224", "20261223"))
     assert when.rule() != excluding(NIGHTLY, other).rule()
 
 
-def test_an_event_that_repeats_and_has_further_dates(holidays: str) -> None:
-    """Both are left out: what the rule says, and each RDATE, as long as the first."""
-    event = "UID:5\nSUMMARY:Audit\nDTSTART;VALUE=DATE:20261224\nDTEND;VALUE=DATE:20261225\nRRULE:FREQ=YEARLY\n"
-    further = "RDATE;VALUE=DATE:20261226,20261228\n"
-    text = f"BEGIN:VCALENDAR\nBEGIN:VEVENT\n{event}{further}END:VEVENT\nEND:VCALENDAR\n"
-    Path(holidays).write_text(text.replace("\n", "\r\n"))
-    assert starts(excluding(NIGHTLY, holidays), span=6 * DAY) == ["25 02:00", "27 02:00", "29 02:00"]
+@pytest.mark.parametrize(
+    ("events", "left"),
+    [
+        # What the rule says, and each RDATE, as long as the first.
+        (
+            [event(5, "DTSTART;VALUE=DATE:20261224", "DTEND;VALUE=DATE:20261225", "RRULE:FREQ=YEARLY",
+                   "RDATE;VALUE=DATE:20261226,20261228")],
+            ["25", "27", "29"],
+        ),
+        # No end, one that is its start, or no time: an instant.
+        (
+            [event(1, "DTSTART:20261224T010000Z"), event(1, "DTSTART:20261225T010000Z", "DTEND:20261225T010000Z"),
+             event(1, "DTSTART:20261226T010000Z", "DURATION:PT0S")],
+            ["27", "28", "29"],
+        ),
+    ],
+)  # fmt: skip
+def test_events_of_other_forms(holidays: Path, events: list[str], left: list[str]) -> None:
+    """One that repeats and has further dates, and those without length."""
+    holidays.write_text(calendar(*events))
+    assert starts(excluding(NIGHTLY, holidays)) == [f"{day} 02:00" for day in left]
 
 
 def test_what_leaves_a_start_out_is_named_by_its_own_day() -> None:
@@ -541,9 +533,9 @@ def test_what_leaves_a_start_out_is_named_by_its_own_day() -> None:
     assert [why for _, why in when.left_out(NOON, NOON + 4 * DAY)] == ["25 December"]
 
 
-def test_a_file_that_cannot_be_read_is_one_entrys_trouble(tmp_path: Any, holidays: str) -> None:
+def test_a_file_that_cannot_be_read_is_one_entrys_trouble(holidays: Path) -> None:
     """The schedule can be made; whoever asks it gets one line that names the file. It is tried again."""
-    path = tmp_path / "missing.ics"
+    path = holidays.with_name("missing.ics")
     when = excluding(NIGHTLY, path)
     for ask in (partial(next_start, when, NOON), when.rule, partial(write_schedule, when)):
         with pytest.raises((ScheduleError, SettingError), match=r"missing.ics can't be read: FileNotFoundError"):
@@ -567,36 +559,20 @@ def test_without_icalendar_the_extra_is_named(tmp_path: Any) -> None:
     assert "holidays.ics needs icalendar; pip install 'celery-once-beat[ics]'" in ran.stderr
 
 
-def event(*lines: str) -> str:
-    return "\r\n".join(["BEGIN:VEVENT", "UID:1", *lines, "END:VEVENT"])
-
-
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        ([event("DTSTART;TZID=Foo/Bar:20261225T000000")], "found the time zone 'Foo/Bar', expected a known one"),
-        ([event("DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY;COUNT=9999")] * 11, "more than 300,000 steps to find"),
-        ([event("DTSTART;VALUE=DATE:20261225")] * 10_001, "found 10001 events, expected up to 10000"),
+        ([event(1, "DTSTART;TZID=Foo/Bar:20261225T000000")], "found the time zone 'Foo/Bar', expected a known one"),
+        (
+            [event(1, "DTSTART;VALUE=DATE:20200101", "RRULE:FREQ=DAILY;COUNT=9999")] * 11,
+            "more than 300,000 steps to find",
+        ),
+        ([event(1, "DTSTART;VALUE=DATE:20261225")] * 10_001, "found 10001 events, expected up to 10000"),
     ],
     ids=["an unknown zone", "counts", "events"],
 )
-def test_a_file_that_says_too_much_is_refused(tmp_path: Any, events: list[str], expected: str) -> None:
+def test_a_file_that_says_too_much_is_refused(holidays: Path, events: list[str], expected: str) -> None:
     """A time in a zone that nobody knows isn't taken for a local one, and reading a file takes seconds at the most."""
-    pytest.importorskip("icalendar")
-    path = tmp_path / "odd.ics"
-    path.write_text("\r\n".join(["BEGIN:VCALENDAR", *events, "END:VCALENDAR", ""]))
+    holidays.write_text(calendar(*events))
     with pytest.raises(ScheduleError, match=expected):
-        next_start(excluding(NIGHTLY, path), NOON)
-
-
-def test_an_event_without_length_is_an_instant(tmp_path: Any) -> None:
-    """Whether it has no end, one that is its start, or lasts no time."""
-    pytest.importorskip("icalendar")
-    path = tmp_path / "moments.ics"
-    events = [
-        event("DTSTART:20261224T010000Z"),
-        event("DTSTART:20261225T010000Z", "DTEND:20261225T010000Z"),
-        event("DTSTART:20261226T010000Z", "DURATION:PT0S"),
-    ]
-    path.write_text("\r\n".join(["BEGIN:VCALENDAR", *events, "END:VCALENDAR", ""]))
-    assert starts(excluding(NIGHTLY, path), span=5 * DAY) == ["27 02:00", "28 02:00"]
+        next_start(excluding(NIGHTLY, holidays), NOON)

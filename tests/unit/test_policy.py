@@ -446,20 +446,17 @@ def test_a_fingerprint_differs_where_the_definition_does() -> None:
 
 
 def test_a_fingerprint_is_the_same_for_equal_definitions() -> None:
-    """Another object, another app object, a zone where it plays no part: nothing changes."""
+    """Another object, app object or order, a zone where it plays no part, an anchor's zone: nothing changes."""
     again = app_in("UTC")
+    elsewhere = ANCHOR.astimezone(ZoneInfo("Europe/Berlin"))
+    assert fingerprint("t", schedule(30, app=UTC), elsewhere) == fingerprint(*DEFINITIONS["anchored"])
+    one, two = crontab(minute={0, 8}, app=UTC), crontab(minute={8, 0}, app=UTC)
+    assert fingerprint("t", one, None) == fingerprint("t", two, None)
     assert fingerprint("t", schedule(30, app=again), None) == fingerprint(*DEFINITIONS["interval"])
     assert fingerprint("t", schedule(timedelta(seconds=30), app=BERLIN), None) == fingerprint(*DEFINITIONS["interval"])
     assert fingerprint("t", crontab(minute=0, hour=2, app=again), None) == fingerprint(*DEFINITIONS["crontab"])
     assert fingerprint("t", Plain(app=UTC), None) == fingerprint("t", Plain(app=again), None)
     assert fingerprint("t", Weekly(1), None) == fingerprint("t", Weekly(1), None)
-
-
-def test_an_anchor_is_the_instant_and_not_its_zone() -> None:
-    """Two hosts may write the same anchor in different zones."""
-    elsewhere = ANCHOR.astimezone(ZoneInfo("Europe/Berlin"))
-    assert elsewhere == ANCHOR
-    assert fingerprint("t", schedule(30, app=UTC), elsewhere) == fingerprint("t", schedule(30, app=UTC), ANCHOR)
 
 
 _SCRIPT = """
@@ -544,10 +541,3 @@ def test_an_anchor_that_the_clock_shows_twice_is_one_of_two_instants() -> None:
     assert fingerprint("t", schedule(30, app=UTC), first) != fingerprint("t", schedule(30, app=UTC), second)
     anchors = [of({"anchor": anchor}).anchor for anchor in (first, second)]
     assert [anchor.hour for anchor in anchors if anchor] == [0, 1]
-
-
-def test_the_order_in_which_a_set_was_written_plays_no_part() -> None:
-    """A crontab of the same minutes is the same crontab."""
-    one, two = crontab(minute={0, 8}, app=UTC), crontab(minute={8, 0}, app=UTC)
-    assert one == two
-    assert fingerprint("t", one, None) == fingerprint("t", two, None)

@@ -97,6 +97,15 @@ def test_a_rule_that_ends_has_no_more_starts() -> None:
         assert next_start(when, first + last * DAY) is None
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
+    """The months and years of which dateutil is asked for the days."""
+    asked: list[datetime] = []
+    days_from = _Starts._days_from
+    monkeypatch.setattr(_Starts, "_days_from", lambda self, begin: asked.append(begin) or days_from(self, begin))
+    return asked
+
+
 HOSTILE = [
     *({"freq": freq, "bymonth": 2, "bymonthday": 30} for freq in FREQS),
     {"freq": "SECONDLY", "bysetpos": 2},
@@ -108,22 +117,16 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("rule", HOSTILE, ids=str)
-def test_a_rule_without_a_start_is_looked_through_once(rule: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_without_a_start_is_looked_through_once(rule: dict[str, Any], asked: list[datetime]) -> None:
     """Up to 41 years ahead: each month or year of them once, however old its dtstart is."""
-    asked = []
-    days_from = _Starts._days_from
-    monkeypatch.setattr(_Starts, "_days_from", lambda self, begin: asked.append(begin) or days_from(self, begin))
     assert next_start(RRule(**rule, dtstart="1900-01-01T00:00:00+00:00"), NOW) is None
     assert len(asked) == len(set(asked)) <= 42 * 12
     assert min(asked, default=datetime.max) >= datetime(2026, 1, 1)  # none, if each day counts
 
 
 @pytest.mark.parametrize("freq", FREQS)
-def test_the_age_of_a_rule_costs_nothing(freq: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_of_a_rule_costs_nothing(freq: str, asked: list[datetime]) -> None:
     """A look goes through the month or year that it is asked for, and perhaps the next one."""
-    asked = []
-    days_from = _Starts._days_from
-    monkeypatch.setattr(_Starts, "_days_from", lambda self, begin: asked.append(begin) or days_from(self, begin))
     assert next_start(RRule(freq, "0002-01-01T00:00:00+00:00"), NOW) is not None
     assert len(asked) <= 2
 

@@ -6,7 +6,7 @@ import random
 import time
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache
-from itertools import islice, pairwise, takewhile
+from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,7 +14,6 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 from celery.utils.time import LocalTimezone
-from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -295,35 +294,6 @@ def test_every_change_of_a_zone_from_2005_to_2035(zone: str) -> None:
             for after in (change + n * 7 * MINUTE for n in range(-10, 20)):
                 later = next((start for start in expected if start > after), None)
                 assert later is None or next_start(schedule, after) == later, f"{fields} from {after}"
-
-
-@pytest.mark.parametrize("zone", _EACH)
-def test_cronsim_agrees(zone: str) -> None:
-    """An independent cron finds the same starts around each change, wherever its rule is the same.
-
-    It isn't in three cases. Debian cron also takes ``*`` minutes for a reason to follow the clock, where here
-    the hours alone decide; with both days restricted it joins them by OR; and with ``*`` hours it goes to a
-    day's midnight, or in steps of an hour, without asking whether the clock shows that time.
-    """
-    rng = random.Random(zone)
-    for change in changes(zone):
-        near = (change - MINUTE).astimezone(ZoneInfo(zone))
-        minute, hours = (
-            rng.choice([0, 15, 30, 59]),
-            f"{(near.hour - 1) % 24},{near.hour},{(near.hour + 1) % 24}",
-        )
-        for fields in (
-            (minute, near.hour),
-            ("0,15,59", hours),
-            (minute, hours, f"{near.day},{min(near.day + 1, 28)}"),
-            (minute, hours, "*", "*", near.isoweekday() % 7),
-            (f"{minute},{59 - minute}", "*"),
-        ):
-            begin, end = change - 40 * HOUR, change + 40 * HOUR
-            expression = " ".join(map(str, (*fields, "*", "*", "*")[:5]))
-            theirs = (start.astimezone(UTC) for start in CronSim(expression, begin.astimezone(ZoneInfo(zone))))
-            expected = list(takewhile(end.__ge__, theirs))
-            assert list(starts_after(cron(*fields, zone=zone), begin, end)) == expected, f"{fields} at {change}"
 
 
 @settings(max_examples=60, deadline=None)
