@@ -82,5 +82,5 @@ def once() -> None:
 
     Exit statuses: 0 as asked; 1 no (nothing lives, a window is late, an account doesn't balance, a check found
     something, a window is still open, somebody else changed the schedule); 2 wrong usage; 65 a key in Redis isn't of
-    this package; 69 Redis or the broker doesn't answer; 78 a wrong setting.
+    this package; 69 Redis doesn't answer; 78 a wrong setting.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from celery_once_beat.rules import Balance
 from celery_once_beat.status import Listed, line_up
 from celery_once_beat.windows import format_instant
 
-from .context import Project, json_option, open_project, scheduler_option
+from .context import Project, json_option, pass_project
 from .output import plain, print_json, print_table
 
 #: Most windows that were left out that are counted of one entry.
@@ -21,10 +22,9 @@ _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red
 
 
 @click.command()
-@scheduler_option
+@pass_project(reads_schedule=True)
 @json_option
-@click.pass_context
-def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+def audit(project: Project, *, json_: bool) -> None:
     """Count each entry's windows, to see whether one is lost.
 
     An account balances if the windows that the schedule defines = outcomes + open + untracked.
@@ -33,8 +33,7 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
     no window: it is counted apart, up to 100,000 of an entry. Exits with 1 if an account doesn't balance or can't be
     read. It counts by the schedules that the beats run; one of a type that only their code knows isn't judged.
     """
-    with open_project(ctx, scheduler) as project:
-        accounts = _audit(project)
+    accounts = _audit(project)
     bad = [each for each in accounts if each["verdict"] in ("doesn't balance", "can't be read")]
     if json_:
         print_json({"balances": not bad, "entries": accounts})
@@ -43,7 +42,7 @@ def audit(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # no
     else:
         _print_audit(accounts, len(bad))
     if bad:
-        ctx.exit(1)
+        sys.exit(1)
 
 
 def _audit(project: Project) -> list[dict[str, Any]]:

@@ -1,19 +1,19 @@
-"""What the commands share: the app's store and schedule, and how entries, times and options are read."""
+"""What the commands share: the app's store and schedules, and how entries, times and options are read."""
 
 from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, NoReturn, TypeVar
 
 import click
 from celery.app.utils import find_app
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_schedule
+from celery_once_beat.client import Schedules
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
@@ -30,13 +30,25 @@ class Project:
     def __init__(self, app: Any, scheduler: str | None = None, *, needs_store: bool = True) -> None:
         self.app = app
         self.settings = Settings.from_app(app, connects=needs_store)
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._needs_store = needs_store
 
     @cached_property
     def store(self) -> Store:
         """The app's store."""
         return Store(self.settings)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """What people set at run time. The app's modules are there, as in a beat: tasks, and entries that they add."""
+        self.app.loader.import_default_modules()
+        self.app.finalize()
+        return Schedules(self.app)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        for name in vars(self).keys() & {"store", "schedules"}:
+            getattr(self, name).close()
 
     @cached_property
     def lookup(self) -> Lookup:
@@ -47,7 +59,7 @@ class Project:
     def schedule(self) -> LoadedSchedule:
         """The schedule as a beat would have it; what people set at run time only in a command that needs the store."""
         check_tasks(self.app)
-        loaded = load_schedule(self.app, self.settings, self._scheduler)
+        loaded = load_schedule(self.app, self.settings, self.scheduler)
         if self._needs_store:
             add_defined(loaded, self.app, self.store)
         return loaded
@@ -118,15 +130,25 @@ def fail(text: str) -> NoReturn:
     raise WrongUsageError(text)
 
 
-@contextmanager
-def open_project(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Iterator[Project]:
-    """Give the command its project, and the connections back."""
+def open_project(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Project:
+    """Return the command's project, open until it ends."""
     project = Project(ctx.obj.app, scheduler, needs_store=needs_store)
-    try:
-        yield project
-    finally:
-        if "store" in vars(project):
-            project.store.close()
+    ctx.call_on_close(project.close)
+    return project
+
+
+def pass_project(*, reads_schedule: bool = False, needs_store: bool = True) -> Callable[[Callable[..., None]], Any]:
+    """Give the command its project, as :func:`open_project`; ``-S`` where it ``reads_schedule``."""
+
+    def decorate(command: Callable[..., None]) -> Any:
+        @click.pass_context
+        @wraps(command)
+        def with_project(ctx: click.Context, /, *, scheduler: str | None = None, **given: Any) -> None:
+            command(open_project(ctx, scheduler, needs_store=needs_store), **given)
+
+        return scheduler_option(with_project) if reads_schedule else with_project
+
+    return decorate
 
 
 # -- options and arguments --------------------------------------------------------------------------------------

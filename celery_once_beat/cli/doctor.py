@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -18,7 +19,7 @@ from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.store import Overview
 from celery_once_beat.wording import some
 
-from .context import Project, json_option, open_project, scheduler_option
+from .context import Project, json_option, pass_project
 from .output import plain, print_json
 
 FIELDS = ("check", "verdict", "found", "advice")
@@ -28,16 +29,14 @@ _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 
 
 @click.command()
-@scheduler_option
+@pass_project(reads_schedule=True)
 @json_option
-@click.pass_context
-def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+def doctor(project: Project, *, json_: bool) -> None:
     """Check what could break the promise.
 
     Redis, clocks, leases, entries, beats and workers. Exits with 1 if something does.
     """
-    with open_project(ctx, scheduler) as project:
-        findings = list(_findings(project))
+    findings = list(_findings(project))
     bad = [finding for finding in findings if finding.verdict == "warn"]
     if json_:
         print_json({"healthy": not bad, "checks": [dict(zip(FIELDS, finding, strict=True)) for finding in findings]})
@@ -50,7 +49,7 @@ def doctor(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
         click.echo()
         click.echo(f"{len(bad)} of {len(findings)} checks need attention." if bad else "Nothing to be done.")
     if bad:
-        ctx.exit(1)
+        sys.exit(1)
 
 
 def _findings(project: Project) -> Iterator[Finding]:

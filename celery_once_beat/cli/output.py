@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from typing import Any
@@ -73,10 +73,17 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def printing_json(results: list[dict[str, Any]], json_: bool) -> Iterator[None]:  # noqa: FBT001
-    """With ``json_`` print the ``results`` in the end, also where carrying out a later one fails."""
+def printing_json(json_: bool) -> Iterator[Callable[[dict[str, Any], str], None]]:  # noqa: FBT001
+    """Give what takes each result, as JSON and in words. JSON is printed in the end, also where a later one fails."""
+    results: list[dict[str, Any]] = []
+
+    def add(result: dict[str, Any], words: str) -> None:
+        results.append(result)
+        if not json_:
+            click.echo(words)
+
     try:
-        yield
+        yield add
     finally:
         if json_:
             print_json(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -52,17 +53,22 @@ def ping(
         raise click.UsageError("--entries asks of no beat: give it without --beat and --file")
     if scheduler is not None and not entries:
         raise click.UsageError("--scheduler is for --entries")
-    if entries:
-        _ask_of_entries(ctx, scheduler, json_=json_)
-    elif file is None:
-        _ask_redis(ctx, beat, json_=json_)
-    elif beat is None:
-        _check_file(ctx, file, json_=json_)
-    else:
+    if file is not None and beat is not None:
         raise click.UsageError("--file is one beat's own: give it without --beat")
+    if file is not None:
+        _check_file(file, json_=json_)
+        return
+    from .context import open_project
+    from .probes import ask_of_entries, ask_redis
+
+    project = open_project(ctx, scheduler)
+    if entries:
+        ask_of_entries(project, json_=json_)
+    else:
+        ask_redis(project, beat, json_=json_)
 
 
-def _check_file(ctx: click.Context, file: str, *, json_: bool) -> None:
+def _check_file(file: str, *, json_: bool) -> None:
     from .output import print_json
 
     heard = _age(file)
@@ -77,7 +83,7 @@ def _check_file(ctx: click.Context, file: str, *, json_: bool) -> None:
         last = "" if heard is None else f", the last time {span(heard)} ago"
         click.echo(f"Redis doesn't hear of a beat, or its ticks fail, by {printable(file)}{last}", err=True)
     if not alive:
-        ctx.exit(os.EX_UNAVAILABLE if looks is not None and looks <= _HANGS else 1)
+        sys.exit(os.EX_UNAVAILABLE if looks is not None and looks <= _HANGS else 1)
 
 
 def _age(file: str) -> float | None:
@@ -87,61 +93,3 @@ def _age(file: str) -> float | None:
     except (OSError, ValueError):
         return None
     return round(age, 3) if age >= 0 else None
-
-
-def _ask_redis(ctx: click.Context, beat: str | None, *, json_: bool) -> None:
-    from celery_once_beat.identity import is_of
-    from celery_once_beat.status import BeatStatus
-
-    from .context import open_project
-    from .output import plain, print_json
-
-    with open_project(ctx) as project:
-        alive = [BeatStatus.of(seen) for seen in project.lookup.beats()[2]]
-    asked = [each for each in alive if beat is None or is_of(each.beat, beat)]
-    found = [each.beat for each in asked if not each.failing]
-    failing = {each.beat: each.trouble for each in asked if each.failing}
-    left_out = {name: why for each in asked for name, why in each.left_out.items()}
-    if json_:
-        print_json({"alive": bool(found), "beats": found, "failing": failing, "left_out": left_out})
-    else:
-        for name in found:
-            click.echo(plain(name))
-        for name, why in left_out.items():
-            click.echo(f"entry {plain(name)} is left out: {plain(why)}", err=True)
-        for name, trouble in failing.items():
-            click.echo(f"{plain(name)}: {plain(trouble)}", err=True)
-        if not asked:
-            whose = "no beat lives" if beat is None else f"no beat {beat} lives"
-            click.echo(f"{whose}; alive: {', '.join(plain(each.beat) for each in alive) or 'none'}", err=True)
-    if not found:
-        ctx.exit(1)
-
-
-def _ask_of_entries(ctx: click.Context, scheduler: str | None, *, json_: bool) -> None:
-    from celery_once_beat.status import as_json, deadline_of, late_last, late_now, line_up
-    from celery_once_beat.windows import format_instant
-
-    from .context import fail, open_project
-    from .output import plain, print_json
-
-    with open_project(ctx, scheduler) as project:
-        overview = project.overview()
-        disabled = project.schedule.disabled
-        listed = [each for each in line_up(project.schedule, overview)[0] if each.name not in disabled]
-    judged = [each for each in listed if deadline_of(each) is not None]
-    if not judged:
-        fail("no entry has a deadline: set once_beat_deadline, or an entry's options={'once': {'deadline': 900}}")
-    late = []
-    for each in judged:
-        ended = late_last(each, overview.now)
-        late += [*late_now(each, overview.now), *([ended] if ended else [])][:1]
-    if json_:
-        print_json({"entries": len(judged), "late": as_json(late)})
-    elif late:
-        lines = [f"{plain(each.entry)}: {format_instant(each.start)} is late: {plain(each.why)}" for each in late]
-        click.echo("\n".join(lines))
-    else:
-        click.echo(f"entries with a deadline: {len(judged)}, late: none")
-    if late:
-        ctx.exit(1)

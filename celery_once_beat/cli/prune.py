@@ -7,34 +7,33 @@ import click
 from celery_once_beat.effects.prune import read_age, warning_of
 from celery_once_beat.errors import SettingError
 
-from .context import fail, open_project
+from .context import Project, fail, pass_project
 
 
 @click.command()
 @click.option("--older-than", metavar="AGE", required=True, help="Like 90d; a week is 1w.")
-@click.pass_context
-def prune(ctx: click.Context, /, older_than: str) -> None:
+@pass_project(needs_store=False)
+def prune(project: Project, older_than: str) -> None:
     """Delete rows of recorded windows that are older than AGE. Prints how many.
 
     In batches, each committed by itself. The database is that of once_beat_effects_url, the schema of the table that of
     once_beat_effects_schema. Django projects have a command of their own: manage.py once_prune.
     """
-    with open_project(ctx, needs_store=False) as project:
-        url = project.settings.effects_url
-        if url is None:
-            raise SettingError(
-                "once_beat_effects_url: not set, expected SQLAlchemy's URL of the database that has the rows; "
-                "in Django run 'manage.py once_prune'"
-            )
-        try:
-            age = read_age(older_than)
-        except SettingError as exc:
-            fail(str(exc))
-        warning = warning_of(age, project.app)
-        if warning:
-            click.echo(f"once: {warning}", err=True)
-        try:
-            from celery_once_beat.effects.in_sqlalchemy import prune_at
-        except ModuleNotFoundError as exc:
-            fail(f"prune needs an extra: pip install 'celery-once-beat[sqlalchemy]' ({exc})")
-        click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")
+    url = project.settings.effects_url
+    if url is None:
+        raise SettingError(
+            "once_beat_effects_url: not set, expected SQLAlchemy's URL of the database that has the rows; "
+            "in Django run 'manage.py once_prune'"
+        )
+    try:
+        age = read_age(older_than)
+    except SettingError as exc:
+        fail(str(exc))
+    warning = warning_of(age, project.app)
+    if warning:
+        click.echo(f"once: {warning}", err=True)
+    try:
+        from celery_once_beat.effects.in_sqlalchemy import prune_at
+    except ModuleNotFoundError as exc:
+        fail(f"prune needs an extra: pip install 'celery-once-beat[sqlalchemy]' ({exc})")
+    click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

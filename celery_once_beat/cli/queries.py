@@ -6,6 +6,7 @@ import contextlib
 import heapq
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
@@ -21,7 +22,7 @@ from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import span
 
-from .context import Project, entry_argument, fail, json_option, open_project, scheduler_option
+from .context import Project, entry_argument, fail, json_option, pass_project
 from .output import local, painted, plain, print_json, print_table, seconds
 
 #: What status says of an entry, before what needs attention.
@@ -38,10 +39,9 @@ _MOST_LEFT_OUT = 10_000
 
 
 @click.command()
-@scheduler_option
+@pass_project(reads_schedule=True)
 @json_option
-@click.pass_context
-def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # noqa: FBT001
+def status(project: Project, *, json_: bool) -> None:
     """Show which beats live, and how each entry stands.
 
     Entries that need attention come first.
@@ -49,24 +49,22 @@ def status(ctx: click.Context, scheduler: str | None, json_: bool) -> None:  # n
     Exits with 1 where no beat lives, the ticks of one fail, or entries stand still, since the Redis server's clock went
     back.
     """
-    with open_project(ctx, scheduler) as project:
-        report = _snapshot(project)
-        if json_:
-            print_json(as_json(report))
-        else:
-            _print_status(report, project.zone)
+    report = _snapshot(project)
+    if json_:
+        print_json(as_json(report))
+    else:
+        _print_status(report, project.zone)
     if report.behind or not report.beats or any(beat.failing for beat in report.beats):
-        ctx.exit(1)
+        sys.exit(1)
 
 
 @click.command()
-@scheduler_option
+@pass_project(reads_schedule=True)
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
-@click.pass_context
-def watch(ctx: click.Context, scheduler: str | None, interval: float) -> None:
+def watch(project: Project, interval: float) -> None:
     """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
-    with open_project(ctx, scheduler) as project, contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt):
         while True:
             project.read_again()
             try:
@@ -169,16 +167,10 @@ def _waiting_words(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
 @entry_argument(required=False)
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many.")
 @click.option("--from", "since", metavar="TIME", default="now", help="After this time; default: now.")
-@scheduler_option
+@pass_project(reads_schedule=True, needs_store=False)
 @json_option
-@click.pass_context
 def next(  # noqa: A001  # the command's name
-    ctx: click.Context,
-    entry: str | None,
-    number: int,
-    since: str,
-    scheduler: str | None,
-    json_: bool,  # noqa: FBT001
+    project: Project, entry: str | None, number: int, since: str, *, json_: bool
 ) -> None:
     """Show the coming windows of ENTRY, or of all.
 
@@ -187,23 +179,20 @@ def next(  # noqa: A001  # the command's name
     Windows that are due and wait come first, with what they wait for. Days on which the clocks change are marked.
     What a schedule leaves out before the last of them is shown, with why.
     """
-    with open_project(ctx, scheduler, needs_store=False) as project:
-        after = project.instant(since, "--from")
-        if entry is None:
-            project.add_defined(quiet=json_)
-        entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
-        for name, why in project.schedule.entries.wrong.items() if entry is None else ():
-            click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
-        windows = [
-            (name, start, start.astimezone(_zone(project.entry(name), project)))
-            for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
-        ]
-        waiting = {} if json_ else _waiting(project, entries)
-        left_out = [] if json_ or not windows else _left_out(entries, after, windows[-1][1])
-        if not project.settings.redis_url:
-            click.echo(
-                "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True
-            )
+    after = project.instant(since, "--from")
+    if entry is None:
+        project.add_defined(quiet=json_)
+    entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
+    for name, why in project.schedule.entries.wrong.items() if entry is None else ():
+        click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
+    windows = [
+        (name, start, start.astimezone(_zone(project.entry(name), project)))
+        for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
+    ]
+    waiting = {} if json_ else _waiting(project, entries)
+    left_out = [] if json_ or not windows else _left_out(entries, after, windows[-1][1])
+    if not project.settings.redis_url:
+        click.echo("once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True)
     if json_:
         print_json(
             [
@@ -310,8 +299,8 @@ def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[W
 @entry_argument()
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
 @json_option
-@click.pass_context
-def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def history(project: Project, entry: str, number: int, *, json_: bool) -> None:
     """Show the last windows of ENTRY, newest first.
 
     Which beat claimed each, which worker ran it, how late, and for how long.
@@ -319,14 +308,13 @@ def history(ctx: click.Context, entry: str, number: int, json_: bool) -> None:  
     BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
     also of an entry that has left the schedule.
     """
-    with open_project(ctx) as project:
-        seen = project.lookup.entry(entry, number)
-        if seen.trouble:
-            raise StoreDataError(seen.trouble)
-        if seen.account is None and not seen.windows:
-            fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
-        windows = [WindowStatus.of(window) for window in seen.windows[:number]]
-        zone = project.zone
+    seen = project.lookup.entry(entry, number)
+    if seen.trouble:
+        raise StoreDataError(seen.trouble)
+    if seen.account is None and not seen.windows:
+        fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
+    windows = [WindowStatus.of(window) for window in seen.windows[:number]]
+    zone = project.zone
     if json_:
         print_json({"entry": entry, "windows": as_json(windows)})
         return

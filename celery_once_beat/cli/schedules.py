@@ -5,24 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import click
 from celery.schedules import crontab
 
-from celery_once_beat.client import Edit, Schedule, Schedules, apply, compare, read_file, write_file
+from celery_once_beat.client import Edit, Schedule, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
 from celery_once_beat.rules import CRON_FIELDS
 from celery_once_beat.schedules import Definition, describe, read_schedule
-from celery_once_beat.windows import format_instant
+from celery_once_beat.status import as_json
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
-from .context import Project, fail, json_option, open_project, words_options
+from .context import Project, fail, json_option, pass_project, words_options
 from .output import local, plain, print_json, print_table, printing_json
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,22 +30,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
 COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
 SIGNS = {"add": "+", "change": "~", "delete": "-"}
-
-
-class Desk(NamedTuple):
-    """What a command works with."""
-
-    project: Project
-    schedules: Schedules
-
-
-@contextmanager
-def open_desk(ctx: click.Context) -> Iterator[Desk]:
-    """Give a command what it works with."""
-    with open_project(ctx) as project, closing(Schedules(project.app)) as schedules:
-        project.app.loader.import_default_modules()  # as a beat: the tasks that it knows, and the entries that they add
-        project.app.finalize()
-        yield Desk(project, schedules)
 
 
 class _Commands(click.Group):
@@ -83,23 +66,46 @@ def _names_argument(command: F) -> F:
     return click.argument("names", metavar="NAME...", nargs=-1, required=True)(command)
 
 
-def _found(desk: Desk, name: str) -> Schedule:
-    found = desk.schedules.get(name)
+def _json(kind: type) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Read an option's JSON, which has to be of this kind."""
+
+    def read(_: click.Context, option: click.Parameter, text: str | None) -> Any:
+        if text is None:
+            return None
+        found = f"{option.opts[0]}: found {text[:80]!r}, expected"
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            fail(f"{found} JSON: {exc}")
+        if not isinstance(value, kind):
+            fail(f"{found} {'a list' if kind is list else 'an object'}")
+        return value
+
+    return read
+
+
+_LIST, _OBJECT = _json(list), _json(dict)
+
+
+def _found(project: Project, name: str) -> Schedule:
+    found = project.schedules.get(name)
     if found is None:
-        hint = did_you_mean(name, (each.name for each in desk.schedules.list(wrong=lambda _: None)), repr)
+        hint = did_you_mean(name, (each.name for each in project.schedules.list(wrong=lambda _: None)), repr)
         fail(f"there is no schedule {name!r}{hint}")
     return found
 
 
+def _coming(project: Project, found: Schedule) -> datetime | None:
+    """Return when a schedule starts next; None also where it is paused."""
+    return None if found.paused else next(iter(project.schedules.next(found.name)), None)
+
+
 def _as_json(schedule: Schedule) -> dict[str, Any]:
+    fields = ("paused", "version", "changed_at", "changed_by", "note")
     return {
         "name": schedule.name,
         **schedule.as_json(),
-        "paused": schedule.paused,
-        "version": schedule.version,
-        "changed_at": format_instant(schedule.changed_at),
-        "changed_by": schedule.changed_by,
-        "note": schedule.note,
+        **{field: as_json(getattr(schedule, field)) for field in fields},
     }
 
 
@@ -108,9 +114,9 @@ def _whole(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
-def name_unknown_tasks(desk: Desk, definitions: Iterable[Definition | None]) -> None:
+def name_unknown_tasks(project: Project, definitions: Iterable[Definition | None]) -> None:
     """Say which tasks this app doesn't know, those of on_failure too: they may be a worker's, or misspelt."""
-    known = desk.project.app.tasks
+    known = project.app.tasks
     names = {name for each in definitions if each is not None for name in (each.task, each.once.get("on_failure"))}
     for name in sorted(name for name in names if name is not None and name not in known):
         click.echo(f"once: this app doesn't know the task {shown(name)}{did_you_mean(name, known, repr)}", err=True)
@@ -129,13 +135,11 @@ def when_words(definition: Definition) -> str:
 @schedules.command("list")
 @click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
 @json_option
-@click.pass_context
-def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def list_(project: Project, prefix: str, *, json_: bool) -> None:
     """List the schedules, by name. Ends with 65 where one of them can't be read; the others are listed."""
-    wrong: list[OnceError] = []
-    with open_desk(ctx) as desk:
-        found = list(desk.schedules.list(prefix, wrong=wrong.append))
-        zone, now = desk.project.zone, desk.project.store.snapshot().now
+    found, wrong = _all(project, prefix)
+    zone, now = project.zone, project.store.snapshot().now
     if json_:
         print_json([_as_json(each) for each in found])
     elif found:
@@ -159,6 +163,12 @@ def list_(ctx: click.Context, prefix: str, json_: bool) -> None:  # noqa: FBT001
     _end_wrong(wrong)
 
 
+def _all(project: Project, prefix: str) -> tuple[list[Schedule], list[OnceError]]:
+    """Return the schedules, and why others can't be read."""
+    wrong: list[OnceError] = []
+    return list(project.schedules.list(prefix, wrong=wrong.append)), wrong
+
+
 def _end_wrong(wrong: Sequence[OnceError]) -> None:
     """Name what can't be read, and end with that."""
     for error in wrong[:-1]:
@@ -170,18 +180,16 @@ def _end_wrong(wrong: Sequence[OnceError]) -> None:
 @schedules.command()
 @click.argument("name")
 @json_option
-@click.pass_context
-def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def show(project: Project, name: str, *, json_: bool) -> None:
     """Show the schedule NAME.
 
     All of its fields, its next start, and who changed it last.
     """
-    with open_desk(ctx) as desk:
-        found = _found(desk, name)
-        coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
-        zone = desk.project.zone
+    found = _found(project, name)
+    coming, zone = _coming(project, found), project.zone
     if json_:
-        print_json({**_as_json(found), "next": None if coming is None else format_instant(coming)})
+        print_json({**_as_json(found), "next": as_json(coming)})
         return
     lines = {"task": found.task, "schedule": when_words(found)}
     for field in ("args", "kwargs", "options", "once"):
@@ -200,31 +208,19 @@ def show(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 @schedules.command()
 @click.argument("name")
 @json_option
-@click.pass_context
-def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def changes(project: Project, name: str, *, json_: bool) -> None:
     """Show who changed the schedule NAME, when and why.
 
     Newest first; also of one that was deleted in the last 30 days.
     """
-    with open_desk(ctx) as desk:
-        found = desk.schedules.changes(name)
-        zone = desk.project.zone
+    found = project.schedules.changes(name)
+    zone = project.zone
     if not found:
         fail(f"there is no schedule {name!r}, and none was deleted of late")
     if json_:
-        print_json(
-            [
-                {
-                    "version": each.version,
-                    "at": format_instant(each.at),
-                    "what": each.what,
-                    "by": each.by,
-                    "note": each.note,
-                    "definition": None if each.definition is None else each.definition.as_json(),
-                }
-                for each in found
-            ]
-        )
+        kept = ({**as_json(each), "definition": each.definition and each.definition.as_json()} for each in found)
+        print_json(list(kept))
         return
     print_table(
         ["VERSION", "AT", "WHAT", "BY", "SCHEDULE", "NOTE"],
@@ -251,52 +247,39 @@ def changes(ctx: click.Context, name: str, json_: bool) -> None:  # noqa: FBT001
 @click.option("--every", metavar="SPAN", help="An interval: 90s, 5min, 1h, 1d.")
 @click.option("--cron", metavar="FIELDS", help="A crontab: '0 6 * * mon-fri'.")
 @click.option("--at", metavar="TIME", help="Once, at this time.")
-@click.option("--schedule", "other", metavar="JSON", help="Any other type, as export writes it.")
-@click.option("--tz", metavar="ZONE", help="Time zone of a crontab, or of an interval of whole days.")
-@click.option("--args", metavar="JSON", help="A list: the task's arguments.")
-@click.option("--kwargs", metavar="JSON", help="An object: the task's keyword arguments.")
-@click.option("--options", metavar="JSON", help="An object: options of apply_async, queue say.")
-@click.option("--once", metavar="JSON", help="An object: the entry's once settings, catch_up say.")
+@click.option("--schedule", "other", metavar="JSON", callback=_OBJECT, help="Any other type, as export writes it.")
+@click.option("--tz", "timezone", metavar="ZONE", help="Time zone of a crontab, or of an interval of whole days.")
+@click.option("--args", metavar="JSON", callback=_LIST, help="A list: the task's arguments.")
+@click.option("--kwargs", metavar="JSON", callback=_OBJECT, help="An object: the task's keyword arguments.")
+@click.option("--options", metavar="JSON", callback=_OBJECT, help="An object: options of apply_async, queue say.")
+@click.option("--once", metavar="JSON", callback=_OBJECT, help="An object: the entry's once settings, catch_up say.")
 @click.option("--paused/--running", default=None, help="Paused or not. Default: as it is; a new one runs.")
 @click.option("--if-version", type=click.IntRange(0), help="Only if it has this version; 0: only if there is none.")
 @words_options
 @json_option
-@click.pass_context
-def set_(ctx: click.Context, /, name: str, task: str, json_: bool, **given: Any) -> None:  # noqa: FBT001
+@pass_project()
+def set_(project: Project, name: str, task: str, *, json_: bool, **given: Any) -> None:
     """Set the schedule NAME, which sends TASK.
 
     A new one, or another in its place: all of it is replaced, also what isn't given. It counts from now.
     """
-    with open_desk(ctx) as desk:
-        when = _read_when(desk.project, {key: given[key] for key in ("every", "cron", "at", "other")})
-        found = desk.schedules.set(
-            name,
-            task=task,
-            schedule=when,
-            args=_read_json("--args", given["args"], list) or (),
-            kwargs=_read_json("--kwargs", given["kwargs"], dict),
-            options=_read_json("--options", given["options"], dict),
-            once=_read_json("--once", given["once"], dict),
-            timezone=given["tz"],
-            **{key: given[key] for key in ("paused", "by", "note", "if_version")},
-        )
-        name_unknown_tasks(desk, [found])
-        coming = None if found.paused else next(iter(desk.schedules.next(name)), None)
-        zone = desk.project.zone
+    when = _read_when(project, {key: given.pop(key) for key in ("every", "cron", "at", "other")})
+    found = project.schedules.set(name, task=task, schedule=when, **given)
+    name_unknown_tasks(project, [found])
+    coming = _coming(project, found)
     if json_:
-        print_json({**_as_json(found), "next": None if coming is None else format_instant(coming)})
+        print_json({**_as_json(found), "next": as_json(coming)})
     else:
-        coming_text = "paused" if found.paused else f"next {local(coming, zone)}"
+        coming_text = "paused" if found.paused else f"next {local(coming, project.zone)}"
         click.echo(f"{plain(name)}: version {found.version}, {coming_text}")
 
 
-def _read_when(project: Project, given: dict[str, str | None]) -> Any:
+def _read_when(project: Project, given: dict[str, Any]) -> Any:
     """Read the one option of ``given`` that says when."""
     said = {key: text for key, text in given.items() if text is not None}
     if len(said) != 1:
         fail("say when: one of --every, --cron, --at and --schedule")
     ((key, text),) = said.items()
-    assert text is not None
     if key == "at":
         return project.instant(text, "--at")
     if key == "every":
@@ -306,7 +289,7 @@ def _read_when(project: Project, given: dict[str, str | None]) -> Any:
         return span
     if key == "other":
         try:
-            return read_schedule(_read_json("--schedule", text, dict))
+            return read_schedule(text)
         except ValueError as exc:
             fail(f"--schedule: {exc}")
     fields = text.split()
@@ -322,86 +305,58 @@ def _read_when(project: Project, given: dict[str, str | None]) -> Any:
         fail(f"--cron: found {text!r}: {exc}")
 
 
-def _read_json(name: str, text: str | None, kind: type) -> Any:
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        fail(f"{name}: found {text[:80]!r}, expected JSON: {exc}")
-    if not isinstance(value, kind):
-        fail(f"{name}: found {text[:80]!r}, expected {'a list' if kind is list else 'an object'}")
-    return value
-
-
 @schedules.command()
 @_names_argument
 @click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
 @words_options
 @_yes_option
 @json_option
-@click.pass_context
-def delete(ctx: click.Context, /, names: tuple[str, ...], json_: bool, yes: bool, **given: Any) -> None:  # noqa: FBT001
+@pass_project()
+def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, **given: Any) -> None:
     """Delete the schedules NAME….
 
     What is open goes on to its outcome; what isn't claimed doesn't run.
 
     --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
     """
-    done: list[dict[str, Any]] = []
-    with open_desk(ctx) as desk:
-        if not yes:
-            click.confirm(f"Delete {', '.join(map(plain, names))}?", abort=True, err=json_)
-        with printing_json(done, json_):
-            for name in names:
-                done.append({"name": name, "deleted": desk.schedules.delete(name, **given)})
-                if not json_:
-                    click.echo(f"{plain(name)}: {'deleted' if done[-1]['deleted'] else 'there is none'}")
+    if not yes:
+        click.confirm(f"Delete {', '.join(map(plain, names))}?", abort=True, err=json_)
+    with printing_json(json_) as done:
+        for name in names:
+            deleted = project.schedules.delete(name, **given)
+            done({"name": name, "deleted": deleted}, f"{plain(name)}: {'deleted' if deleted else 'there is none'}")
 
 
 @schedules.command()
 @_names_argument
 @words_options
 @json_option
-@click.pass_context
-def pause(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def pause(project: Project, names: tuple[str, ...], *, json_: bool, **words: str) -> None:
     """Claim no further windows of NAME…; what is open goes on. Holds until resume, over restarts and deploys.
 
     --json prints a list with an object for each NAME: name, paused.
     """
-    _set_paused(ctx, names, by, note, json_, paused=True)
+    with printing_json(json_) as done:
+        for name in names:
+            project.schedules.pause(name, **words)
+            done({"name": name, "paused": True}, f"{plain(name)}: paused")
 
 
 @schedules.command()
 @_names_argument
 @words_options
 @json_option
-@click.pass_context
-def resume(ctx: click.Context, names: tuple[str, ...], by: str, note: str, json_: bool) -> None:  # noqa: FBT001
+@pass_project()
+def resume(project: Project, names: tuple[str, ...], *, json_: bool, **words: str) -> None:
     """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up).
 
     --json prints a list with an object for each NAME: name, paused.
     """
-    _set_paused(ctx, names, by, note, json_, paused=False)
-
-
-def _set_paused(
-    ctx: click.Context,
-    names: tuple[str, ...],
-    by: str,
-    note: str,
-    json_: bool,  # noqa: FBT001
-    *,
-    paused: bool,
-) -> None:
-    done: list[dict[str, Any]] = []
-    with open_desk(ctx) as desk, printing_json(done, json_):
-        change = desk.schedules.pause if paused else desk.schedules.resume
+    with printing_json(json_) as done:
         for name in names:
-            change(name, by=by, note=note)
-            done.append({"name": name, "paused": paused})
-            if not json_:
-                click.echo(f"{plain(name)}: {'paused' if paused else 'resumed'}")
+            project.schedules.resume(name, **words)
+            done({"name": name, "paused": False}, f"{plain(name)}: resumed")
 
 
 # -- a file -----------------------------------------------------------------------------------------------------
@@ -409,16 +364,15 @@ def _set_paused(
 
 @schedules.command()
 @click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
-@click.pass_context
-def export(ctx: click.Context, prefix: str) -> None:
+@pass_project()
+def export(project: Project, prefix: str) -> None:
     """Print the schedules as JSON, for a file that apply reads.
 
     Always in the same order, one field a line.
     Ends with 65 where one of them can't be read; the others are printed.
     """
-    wrong: list[OnceError] = []
-    with open_desk(ctx) as desk:
-        click.echo(write_file(list(desk.schedules.list(prefix, wrong=wrong.append))), nl=False)
+    found, wrong = _all(project, prefix)
+    click.echo(write_file(found), nl=False)
     _end_wrong(wrong)
 
 
@@ -429,8 +383,8 @@ def export(ctx: click.Context, prefix: str) -> None:
 @words_options
 @_yes_option
 @json_option
-@click.pass_context
-def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> None:  # noqa: FBT001
+@pass_project()
+def apply_(project: Project, source: Any, *, json_: bool, **given: Any) -> None:
     """Set the schedules of a file, all or none. What the file doesn't have is kept.
 
     The changes are shown first, and asked about. A schedule that somebody else changes meanwhile stops it with 1, and
@@ -438,16 +392,15 @@ def apply_(ctx: click.Context, /, source: Any, json_: bool, **given: Any) -> Non
 
     --json asks on stderr, and prints an object: applied, and changes, each with name, what, before and after.
     """
-    with open_desk(ctx) as desk:
-        edits = compare(desk.schedules, read_file(_read(source)), given["prune"])
-        if not json_:
-            _print_edits(edits)
-        name_unknown_tasks(desk, (edit.after.definition for edit in edits if edit.after is not None))
-        applied = bool(edits) and not given["dry_run"]
-        if applied:
-            if not given["yes"]:
-                click.confirm(f"Apply {len(edits)} changes?", abort=True, err=json_)
-            apply(desk.schedules, edits, given["by"], given["note"])
+    edits = compare(project.schedules, read_file(_read(source)), given["prune"])
+    if not json_:
+        _print_edits(edits)
+    name_unknown_tasks(project, (edit.after.definition for edit in edits if edit.after is not None))
+    applied = bool(edits) and not given["dry_run"]
+    if applied:
+        if not given["yes"]:
+            click.confirm(f"Apply {len(edits)} changes?", abort=True, err=json_)
+        apply(project.schedules, edits, given["by"], given["note"])
     if json_:
         print_json({"applied": applied, "changes": [_edit_as_json(edit) for edit in edits]})
     elif applied:

@@ -10,7 +10,7 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.status import MOST_WINDOWS, WINDOWS, View
 from celery_once_beat.web.loopback import bind
 
-from .context import fail, open_project, scheduler_option
+from .context import Project, fail, pass_project
 
 _PORT = click.IntRange(0, 65535)
 
@@ -33,9 +33,8 @@ _PORT = click.IntRange(0, 65535)
     help="Windows shown of each entry.",
 )
 @click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
-@scheduler_option
-@click.pass_context
-def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **given: Any) -> None:
+@pass_project(reads_schedule=True)
+def dashboard(project: Project, host: str, port: int, token: str | None, **given: Any) -> None:
     """Serve the window board, a live page, and /metrics.
 
     It only reads, unless --actions. Without a token it is for this machine alone. Needs the extra dashboard; /metrics
@@ -47,15 +46,14 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
         from celery_once_beat.web.board.server import listen, serve
     except ModuleNotFoundError as exc:
         _not_installed("dashboard", exc)
-    actions, scheduler = given["actions"], given["scheduler"]
+    actions, scheduler = given["actions"], project.scheduler
     if actions and token is None:
         raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
-    with open_project(ctx, scheduler) as project:
-        view = View(project.app, project.settings, scheduler, windows=given["windows"])
-        desk = Desk(project.app, project.settings, scheduler) if actions else None
-        listener = listen(host, port, token)
-        click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
-        serve(view, listener, Access(token, actions), desk)
+    view = View(project.app, project.settings, scheduler, windows=given["windows"])
+    desk = Desk(project.app, project.settings, scheduler) if actions else None
+    listener = listen(host, port, token)
+    click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
+    serve(view, listener, Access(token, actions), desk)
 
 
 @click.command()
@@ -71,9 +69,8 @@ def dashboard(ctx: click.Context, /, host: str, port: int, token: str | None, **
     show_default=True,
     help="How many entries have series of their own; the others are summed.",
 )
-@scheduler_option
-@click.pass_context
-def metrics(ctx: click.Context, port: int | None, host: str | None, entries: int, scheduler: str | None) -> None:
+@pass_project(reads_schedule=True)
+def metrics(project: Project, port: int | None, host: str | None, entries: int) -> None:
     """Print or serve what Prometheus reads.
 
     Windows by outcome, how late, how long, what is overdue, which beats live. Needs the extra metrics.
@@ -85,16 +82,15 @@ def metrics(ctx: click.Context, port: int | None, host: str | None, entries: int
         _not_installed("metrics", exc)
     if host is not None and port is None:
         raise click.UsageError("--host says where to serve, and needs --port")
-    with open_project(ctx, scheduler) as project:
-        view = View(project.app, project.settings, scheduler)
-        if port is None:
-            _, text = OnceCollector(entries).expose(view.snapshot().report)
-            view.close()
-            click.echo(text, nl=False)
-            return
-        listener = bind("127.0.0.1" if host is None else host, port)
-        click.echo(f"once: the metrics are at {_url(listener.getsockname())}/metrics")
-        serve(view, listener, entries)
+    view = View(project.app, project.settings, project.scheduler)
+    if port is None:
+        _, text = OnceCollector(entries).expose(view.snapshot().report)
+        view.close()
+        click.echo(text, nl=False)
+        return
+    listener = bind("127.0.0.1" if host is None else host, port)
+    click.echo(f"once: the metrics are at {_url(listener.getsockname())}/metrics")
+    serve(view, listener, entries)
 
 
 def _url(address: tuple[str, int]) -> str:

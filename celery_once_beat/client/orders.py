@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.errors import SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
-from celery_once_beat.store import Busy, Claimed, Finished, Lookup, Open, Order, Store, Unknown, raised
+from celery_once_beat.store import (
+    Busy,
+    Claimed,
+    ClaimRequest,
+    Finished,
+    Lookup,
+    Open,
+    Order,
+    Store,
+    Unknown,
+    raised,
+)
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 
@@ -26,6 +38,8 @@ logger = guarded(get_logger(__name__))
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100
+#: A resume names so many of the newest windows that it passes over, since they may have run.
+_MOST_LISTED = 1000
 _MICROSECOND = timedelta(microseconds=1)
 #: No window starts before this. At the calendar's begin one can't reckon in time zones.
 _EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -56,17 +70,17 @@ class Abandoned(NamedTuple):
 
 
 class Orders:
-    """Orders for the entries of one store. Instants are aware UTC. Raises SettingError for what can't be ordered."""
+    """Orders for the entries of one store, each written down before it is carried out. Instants are aware UTC.
+
+    Raises SettingError for what can't be ordered, UnknownScheduleError where the store has no such entry.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lookup = Lookup(store)
 
     def note(self, what: str, name: str, said: Said, starts: Sequence[datetime] = (), about: str = "") -> str:
-        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that.
-
-        It is of the windows that start at ``starts``, which are in order, or of what ``about`` says.
-        """
+        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
         words = check_words(said.by, said.note)
         order = Order(what, name, said.by, said.note, about or _about(starts))
         self._store.note(order)
@@ -118,40 +132,93 @@ class Orders:
                 starts.append(start)
         return starts, skipped
 
-    def run(self, name: str, starts: Sequence[datetime]) -> list[OrderedWindow]:
-        """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look."""
-        ordered = []
-        for position in range(0, len(starts), _ORDERED):
-            chunk = starts[position : position + _ORDERED]
-            orders = [(WindowKey(name, start), order_name()) for start in chunk]
-            for start, reply in zip(chunk, self._store.backfill_many(orders, overdue_in=0.0), strict=True):
-                if isinstance(reply, OnceError):
-                    raise reply
-                if isinstance(reply, Unknown):
-                    raise UnknownScheduleError(f"no beat has loaded {name!r} yet: it is run by one that lives")
-                ordered.append(OrderedWindow(start, self._task_id(name, start, reply)))
-        return ordered
+    def run(
+        self, name: str, starts: Sequence[datetime], said: Said | None = None, what: str = "run"
+    ) -> list[OrderedWindow]:
+        """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look.
 
-    def _task_id(self, name: str, start: datetime, reply: Claimed | Open) -> str | None:
-        if isinstance(reply, Open):
-            return None
-        return task_id(self._store.settings.key_prefix, name, start, reply.ordered)
+        ``said``: it is written down first, as the order ``what``.
+        """
+        if said is not None:
+            self.note(what, name, said, starts)
+        replies = self._each(name, starts, partial(self._store.backfill_many, overdue_in=0.0))
+        if any(isinstance(reply, Unknown) for _, reply in replies):
+            raise UnknownScheduleError(f"no beat has loaded {name!r} yet: start a beat first")
+        prefix = self._store.settings.key_prefix
+        return [
+            OrderedWindow(start, None if isinstance(reply, Open) else task_id(prefix, name, start, reply.ordered))
+            for start, reply in replies
+        ]
 
-    def abandon(self, name: str, starts: Sequence[datetime], *, running: bool = False) -> Abandoned:
+    def abandon(
+        self, name: str, starts: Sequence[datetime], said: Said | None = None, *, running: bool = False
+    ) -> Abandoned:
         """Give up the open windows of the entry ``name`` that start at ``starts``; ``running``: also those that run.
 
         Nothing stops an execution; its end isn't recorded any more.
         """
-        left = Abandoned([], [])
+        if said is not None:
+            self.note("abandon", name, said, starts)
+        replies = self._each(name, starts, partial(self._store.abandon_many, running=running))
+        return Abandoned(
+            [start for start, reply in replies if isinstance(reply, Finished)],
+            [start for start, reply in replies if isinstance(reply, Busy)],
+        )
+
+    def _each(self, name: str, starts: Sequence[datetime], give: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Give orders for windows, by many at a time; returns each start with its reply, raises the first error."""
+        found: list[Any] = []
         for position in range(0, len(starts), _ORDERED):
             chunk = starts[position : position + _ORDERED]
-            orders = [(WindowKey(name, start), order_name()) for start in chunk]
-            for start, reply in zip(chunk, self._store.abandon_many(orders, running=running), strict=True):
-                if isinstance(raised(reply), Finished):
-                    left.gone.append(start)
-                elif isinstance(reply, Busy):
-                    left.running.append(start)
-        return left
+            replies = give([(WindowKey(name, start), order_name()) for start in chunk])
+            found += zip(chunk, map(raised, replies), strict=True)
+        return found
+
+    def pause(self, name: str, said: Said) -> None:
+        """Claim no further windows of the entry ``name``; what is open goes on."""
+        words = self.note("pause", name, said)
+        self._set_paused(name, words, paused=True)
+
+    def resume(self, name: str, said: Said, miss: BeatEntry | None = None) -> int:
+        """Claim windows again; those of the pause are caught up on as after an outage.
+
+        With ``miss``, the entry, they are recorded as missed instead; returns how many.
+        """
+        words = self.note("resume", name, said, about="" if miss is None else "from now on")
+        missed = 0 if miss is None else self._miss(miss)
+        self._set_paused(name, words, paused=False)
+        return missed
+
+    def _set_paused(self, name: str, words: str, *, paused: bool) -> None:
+        if isinstance(self._store.set_paused(name, words, paused=paused), Unknown):
+            raise _not_loaded(name)
+
+    def _miss(self, entry: BeatEntry) -> int:
+        """Count the windows up to now as missed; returns how many, without those that ran all the same, by order."""
+        account, now = self._store.account(entry.name), self._store.snapshot().now
+        if account is None:
+            raise _not_loaded(entry.name)
+        if not account.paused:
+            raise UnknownScheduleError(f"{entry.name!r} isn't paused")
+        starts = list(entry.starts(account.cursor, now))
+        if not starts:
+            return 0
+        request = ClaimRequest(
+            WindowKey(entry.name, starts[-1]),
+            account.cursor,
+            entry.fingerprint,
+            mode="pass",
+            missed=starts[-_MOST_LISTED:],
+            missed_count=len(starts),
+        )
+        reply = raised(self._store.claim_many(order_name(), [request])[0])
+        if not isinstance(reply, Claimed):
+            raise UnknownScheduleError(f"{entry.name!r} changed meanwhile ({type(reply).__name__.lower()}): ask again")
+        return reply.missed
+
+
+def _not_loaded(name: str) -> UnknownScheduleError:
+    return UnknownScheduleError(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
 
 
 def log_order(order: Order) -> None:

@@ -9,6 +9,7 @@ and every later one is owed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -23,9 +24,9 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import rrule
 from redis.exceptions import RedisError, ResponseError
 
-from celery_once_beat.cli.context import fail, json_option, login_name
+from celery_once_beat.cli.context import Project, fail, json_option, login_name, pass_project
 from celery_once_beat.cli.output import local, plain, print_json
-from celery_once_beat.cli.schedules import COLOURS, SIGNS, Desk, name_unknown_tasks, open_desk, when_words
+from celery_once_beat.cli.schedules import COLOURS, SIGNS, name_unknown_tasks, when_words
 from celery_once_beat.errors import (
     OnceError,
     ScheduleError,
@@ -58,9 +59,9 @@ _LEFT_OUT = "left out"
 @click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
 @click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")
 @json_option
-@click.pass_context
+@pass_project()
 def import_(
-    ctx: click.Context,
+    project: Project,
     source: str,  # noqa: ARG001  # there is one
     url: str | None,
     dry_run: bool,  # noqa: FBT001
@@ -77,8 +78,8 @@ def import_(
 
     --json prints an object: imported, and entries, each with name, what, why, counts_from and definition.
     """
-    with open_desk(ctx) as desk, _connect(desk.project.app, url) as client:
-        lock = ensure_conf(desk.project.app).lock_key
+    with _connect(project.app, url) as client:
+        lock = ensure_conf(project.app).lock_key
         works = _held_by_beat(client, lock, take=not dry_run) if lock else None
         if works is not None:
             click.echo(
@@ -87,23 +88,22 @@ def import_(
                 err=True,
             )
             if not dry_run:
-                ctx.exit(1)
-        moves = _Import(desk, client, by).moves(carry=not dry_run)
-        zone = desk.project.zone
+                sys.exit(1)
+        moves = _Import(project, client, by).moves(carry=not dry_run)
     left_out = sum(move.what == _LEFT_OUT for move in moves)
     if json_:
         print_json({"imported": not dry_run, "entries": [move.as_json() for move in moves]})
     else:
         for move in moves:
-            _print_move(move, zone)
+            _print_move(move, project.zone)
         click.echo(f"{len(moves) - left_out} {'to import' if dry_run else 'imported'}, {left_out} left out.")
         if not dry_run and lock:
             click.echo(f"Beats of RedBeat's wait until {lock} is deleted.")
-    name_unknown_tasks(desk, (move.definition for move in moves))
+    name_unknown_tasks(project, (move.definition for move in moves))
     if not lock:
         click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
     if left_out:
-        ctx.exit(1)
+        sys.exit(1)
 
 
 # -- RedBeat's Redis --------------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def _print_move(move: _Move, zone: tzinfo) -> None:
 class _Import:
     """One import into the store of a project."""
 
-    def __init__(self, desk: Desk, client: Any, by: str) -> None:
-        self._project, self._schedules = desk
+    def __init__(self, project: Project, client: Any, by: str) -> None:
+        self._project, self._schedules = project, project.schedules
         self._client = client
         self._words = check_words(by, _NOTE)
         self._now = self._project.store.snapshot().now

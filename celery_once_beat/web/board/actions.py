@@ -207,11 +207,11 @@ class Actions:
         }
 
     def _pause(self, line: Line, said: Said, _: Fields) -> Done:
-        self._desk.pause(line.entry, said, paused=True)
+        self._desk.orders.pause(line.entry, said)
         return "Paused. What is open goes on."
 
     def _resume(self, line: Line, said: Said, _: Fields) -> Done:
-        self._desk.pause(line.entry, said, paused=False)
+        self._desk.orders.resume(line.entry, said)
         return "Resumed. Windows of the pause are caught up on as the entry's catch_up says."
 
     def _abandon(self, line: Line, said: Said, fields: Fields) -> Done:

@@ -76,7 +76,8 @@ class Desk:
         self._scheduler = scheduler
         self._store = Store(settings)
         self._lookup = Lookup(self._store)
-        self._orders = Orders(self._store)
+        #: Pauses and resumes too.
+        self.orders = Orders(self._store)
         self._schedules = Schedules(app)
 
     def close(self) -> None:
@@ -135,32 +136,22 @@ class Desk:
 
     def run(self, name: str, said: Said, start: datetime | None) -> None:
         """Run the window at ``start`` now, None: the newest."""
-        at = self._orders.start_to_run(self._entry(name), start)
-        self._orders.note("run", name, said, [at])
-        (ordered,) = self._orders.run(name, [at])
+        at = self.orders.start_to_run(self._entry(name), start)
+        (ordered,) = self.orders.run(name, [at], said)
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
 
     def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
         """Return what a backfill would run, and what it would leave out."""
-        return Plan(*self._orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS))
+        return Plan(*self.orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS))
 
     def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
         """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
-        self._orders.note("backfill", name, said, starts)
-        return sum(each.task_id is not None for each in self._orders.run(name, starts))
-
-    def pause(self, name: str, said: Said, *, paused: bool) -> None:
-        """Pause an entry, or resume it."""
-        words = self._orders.note("pause" if paused else "resume", name, said)
-        change = self._store.pause if paused else self._store.resume
-        if not change(name, words):
-            raise UnknownScheduleError("the store has no such entry; a beat that has it in its schedule loads it")
+        return sum(each.task_id is not None for each in self.orders.run(name, starts, said, "backfill"))
 
     def abandon(self, name: str, said: Said, starts: Sequence[datetime], *, running: bool) -> tuple[int, int]:
         """Give up open windows; returns how many, and how many are left since they run."""
-        self._orders.note("abandon", name, said, starts)
-        done = self._orders.abandon(name, starts, running=running)
+        done = self.orders.abandon(name, starts, said, running=running)
         if not done.gone and not done.running:
             raise SettingError("none of them owes its outcome any more")
         return len(done.gone), len(done.running)
@@ -175,5 +166,5 @@ class Desk:
             raise UnknownScheduleError("no such schedule is set at run time")
         definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
         self._schedules.check(name, definition)
-        words = self._orders.note("edit", name, said)
+        words = self.orders.note("edit", name, said)
         self._schedules.put(name, definition, words, if_version=version)
