@@ -24,8 +24,6 @@ from celery_once_beat.wording import shown
 
 from .schedules import Schedules
 
-__all__ = ("Edit", "Wanted", "apply", "compare", "read_file", "write_file")
-
 #: Of the file.
 _VERSION = 1
 

@@ -17,22 +17,9 @@ from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
-from celery_once_beat.store import (
-    Busy,
-    Claimed,
-    ClaimRequest,
-    Finished,
-    Lookup,
-    Open,
-    Order,
-    Store,
-    Unknown,
-    raised,
-)
+from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Lookup, Open, Order, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
-
-__all__ = ("Abandoned", "OrderedWindow", "Orders", "Said", "log_order")
 
 logger = guarded(get_logger(__name__))
 

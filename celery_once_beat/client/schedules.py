@@ -30,21 +30,8 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import (
-    EntryStatus,
-    WindowStatus,
-    coming_starts,
-    make_report,
-)
-from celery_once_beat.store import (
-    Changed,
-    Conflict,
-    Lookup,
-    Store,
-    StoredDefinition,
-    Unknown,
-    raised,
-)
+from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
+from celery_once_beat.store import Changed, Conflict, Lookup, Store, StoredDefinition, Unknown, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import shown
 

@@ -13,8 +13,6 @@ from celery_once_beat.beat import why_late
 
 from .lineup import Listed
 
-__all__ = ("LateWindow", "deadline_of", "late_from", "late_last", "late_now")
-
 
 @dataclass(frozen=True, slots=True)
 class LateWindow:

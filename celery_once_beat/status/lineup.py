@@ -18,8 +18,6 @@ from celery_once_beat.schedules import LoadedDefinition
 from celery_once_beat.store import EntrySeen, Overview
 from celery_once_beat.wording import printable, short, some
 
-__all__ = ("CodeDiffers", "Listed", "left_out", "line_up")
-
 #: Names that a line has of each kind.
 _NAMED = 3
 

@@ -1,15 +1,17 @@
 """What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
 
 The counters of an entry are the store's own: it doesn't matter which process is asked, or when it started. Labels are
-bounded: so many entries have series of their own, the others are told together under OTHERS; outcomes are a fixed set;
-beats, whose names change with each start, have no label.
+bounded: so many entries have series of their own, the gauges of the others are told together under OTHERS; outcomes are
+a fixed set; beats, whose names change with each start, have no label.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -56,81 +58,66 @@ _HISTOGRAMS = (
     ("window_duration_seconds", "From the begin of that execution to its end.", "ran"),
 )
 
-#: Name, help, what it is of one entry, and what of several.
-_GAUGES: tuple[tuple[str, str, Callable[[EntryStatus], float | None], Callable[[Iterable[float]], float]], ...] = (
-    ("open_windows", "Windows that still owe their outcome.", lambda e: e.open, sum),
+#: Name, what it is of one entry, of several, and help.
+_GAUGES: tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...] = (
+    ("open_windows", "open", sum, "Windows that still owe their outcome."),
     (
         "buffered_windows",
-        "Open windows that wait for another one of their entry, or for a slot of a limit.",
-        lambda e: e.buffered,
+        "buffered",
         sum,
+        "Open windows that wait for another one of their entry, or for a slot of a limit.",
     ),
-    ("running_windows", "Windows that a worker executes.", lambda e: e.running, sum),
+    ("running_windows", "running", sum, "Windows that a worker executes."),
     (
         "overdue_windows",
-        "Open windows to which something should have happened by now, and didn't.",
-        lambda e: e.overdue,
+        "overdue",
         sum,
+        "Open windows to which something should have happened by now, and didn't.",
     ),
-    ("paused", "1 where the entry is paused.", lambda e: e.paused, sum),
-    ("hung_windows", "Running windows that take far longer than their entry's history.", lambda e: e.hung, sum),
-    ("silent_windows", "Running windows whose worker hasn't renewed the lease in time.", lambda e: e.silent, sum),
-    ("stuck_windows", "Windows that no worker began within a minute of their publish.", lambda e: e.stuck, sum),
+    ("paused", "paused", sum, "1 where the entry is paused."),
+    ("hung_windows", "hung", sum, "Running windows that take far longer than their entry's history."),
+    ("silent_windows", "silent", sum, "Running windows whose worker hasn't renewed the lease in time."),
+    ("stuck_windows", "stuck", sum, "Windows that no worker began within a minute of their publish."),
     (
         "late_windows",
-        "Open windows that aren't done by their entry's deadline; the oldest unclaimed one counts too.",
-        lambda e: e.late,
+        "late",
         sum,
+        "Open windows that aren't done by their entry's deadline; the oldest unclaimed one counts too.",
     ),
-    ("skipped_in_a_row", "Skipped windows in a row, from three on; of others the most.", lambda e: e.skipped, max),
+    ("skipped_in_a_row", "skipped", max, "Skipped windows in a row, from three on; of others the most."),
     (
         "oldest_open_window_age_seconds",
-        "Since the oldest open window was claimed; of others the largest.",
-        lambda e: e.oldest_open,
+        "oldest_open",
         max,
+        "Since the oldest open window was claimed; of others the largest.",
     ),
     (
         "oldest_running_window_age_seconds",
-        "Since the oldest window that runs began; of others the largest.",
-        lambda e: e.oldest_running,
+        "oldest_running",
         max,
+        "Since the oldest window that runs began; of others the largest.",
     ),
-    (
-        "attention",
-        "1 where somebody should look at the entry; 'celery once status' says why.",
-        lambda e: bool(e.attention),
-        sum,
-    ),
-    (
-        "misfit",
-        "1 where the entry doesn't run for its set-up; 'celery once doctor' says why.",
-        lambda e: bool(e.misfit),
-        sum,
-    ),
+    ("attention", "attention", sum, "1 where somebody should look at the entry; 'celery once status' says why."),
+    ("misfit", "misfit", sum, "1 where the entry doesn't run for its set-up; 'celery once doctor' says why."),
     (
         "last_window_lateness_seconds",
-        "From the start of the last window that ended to the begin of its last execution; of others the largest.",
-        lambda e: e.last.late if e.last else None,
+        "last.late",
         max,
+        "From the start of the last window that ended to the begin of its last execution; of others the largest.",
     ),
     (
         "last_window_duration_seconds",
-        "From the begin of that execution to its end; of others the largest.",
-        lambda e: e.last.took if e.last else None,
+        "last.took",
         max,
+        "From the begin of that execution to its end; of others the largest.",
     ),
     (
         "last_window_start_timestamp_seconds",
+        "last.start",
+        min,
         "Start of the last window that ended; of others the oldest.",
-        lambda e: e.last.start.timestamp() if e.last else None,
-        min,
     ),
-    (
-        "next_window_start_timestamp_seconds",
-        "Start of the next window; of others the nearest.",
-        lambda e: e.next.timestamp() if e.next else None,
-        min,
-    ),
+    ("next_window_start_timestamp_seconds", "next", min, "Start of the next window; of others the nearest."),
 )
 
 
@@ -138,8 +125,8 @@ class OnceCollector(Collector):
     """The metrics of one look after another; for one thread at a time.
 
     At most ``entries`` entries have series of their own: those that need attention first, and then those that had them
-    at the last look, so that series stay. Of the others' counters it tells what they grew by since it was made: their
-    sum would jump with each entry that comes or goes.
+    at the last look, so that series stay. The others have no counters: a sum would jump with each entry that comes or
+    goes.
     """
 
     def __init__(self, entries: int = ENTRIES) -> None:
@@ -148,10 +135,8 @@ class OnceCollector(Collector):
         #: What each value of the label stands for.
         self._own: dict[str, EntryStatus] = {}
         self._others: list[EntryStatus] = []
-        self._counted_by_others = _nothing()
-        self._counted_by_others |= {name: _buckets(Histogram({}, 0)) for name, _, _ in _HISTOGRAMS}
-        #: By entry of the schedule.
-        self._seen: dict[str, _Seen] = {}
+        #: Whose counters could be read once. What can't be read now isn't told: a 0 would look as if it began anew.
+        self._counted: set[str] = set()
         self._unreadable: set[str] = set()
 
     def expose(self, report: Report | None, accept: str = "") -> tuple[str, bytes]:
@@ -189,22 +174,15 @@ class OnceCollector(Collector):
     def _see(self, entries: Iterable[EntryStatus]) -> None:
         had_own, self._own, self._others = self._own.keys(), {}, []
         by_need = sorted(entries, key=lambda e: (-e.urgency, short(e.entry) not in had_own, e.entry))
-        seen = {}
         for entry in by_need:
             # Of entries that aren't in the schedule, Redis may hold any number.
             label, ours = short(entry.entry), entry.kind != "stranger"
-            own = ours and len(self._own) < self._most and label != OTHERS and label not in self._own
-            if own:
+            if ours and len(self._own) < self._most and label != OTHERS and label not in self._own:
                 self._own[label] = entry
             else:
                 self._others.append(entry)
             if ours:
                 self._name_unreadable(entry)
-                before = self._seen.get(entry.entry)
-                now = seen[entry.entry] = _Seen.of(entry, before)
-                if before is not None and not (own and label in had_own):
-                    _add_growth(self._counted_by_others, before.ever, now.counts)
-        self._seen = seen
 
     def _name_unreadable(self, entry: EntryStatus) -> None:
         if not isinstance(entry.times, StoreDataError):
@@ -214,9 +192,10 @@ class OnceCollector(Collector):
             logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
     def _counters(self) -> Iterator[Metric]:
-        exposed = {label: self._seen[entry.entry].shown for label, entry in self._own.items()}
-        if self._others:
-            exposed[OTHERS] = self._counted_by_others
+        self._counted |= {label for label, entry in self._own.items() if entry.times}
+        exposed = {
+            label: _counts(entry) for label, entry in self._own.items() if entry.times or label not in self._counted
+        }
         for name, help_, label in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
             for entry, counts in exposed.items():
@@ -235,10 +214,10 @@ class OnceCollector(Collector):
         exposed = {label: [entry] for label, entry in self._own.items()}
         if self._others:
             exposed[OTHERS] = self._others
-        for name, help_, value, together in _GAUGES:
+        for name, of_one, together, help_ in _GAUGES:
             gauge = _gauges(name, help_, "entry")
             for label, entries in exposed.items():
-                values = [float(found) for entry in entries if (found := value(entry)) is not None]
+                values = [found for entry in entries if (found := _number(entry, of_one)) is not None]
                 if values:
                     gauge.add_metric([label], together(values))
             yield gauge
@@ -281,85 +260,41 @@ def _kinds(entries: Iterable[EntryStatus]) -> Metric:
     return kinds
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What an entry had counted at one look."""
-
-    #: What its counts were made of.
-    exposed: tuple[object, ...]
-    counts: _Counts
-    #: With what couldn't be read at this look, as it was before.
-    ever: _Counts
-
-    @classmethod
-    def of(cls, entry: EntryStatus, before: _Seen | None) -> _Seen:
-        """Make it of what the report says; most entries say what they said before."""
-        exposed = (entry.outcomes, entry.backfilled, entry.refused, entry.said_late, entry.times)
-        if before is not None and before.exposed == exposed:
-            return before
-        counts = _counts(entry)
-        return cls(exposed, counts, {**before.ever, **counts} if before else counts)
-
-    @property
-    def shown(self) -> _Counts:
-        """Its counts. Nothing of what can't be read now: a 0 would look as if it had begun anew."""
-        return self.counts if self.ever else _nothing()
-
-
-def _nothing() -> _Counts:
-    """Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing to 1."""
-    return {
-        "windows": dict.fromkeys(COUNTED, 0.0),
-        "windows_apart": {},
-        "refused_copies": {"": 0.0},
-        "late_notices": {"": 0.0},
-    }
+def _number(entry: EntryStatus, name: str) -> float | None:
+    """Return a field as a gauge has it: an instant as seconds, texts as whether there are some; None isn't told."""
+    found: Any = entry
+    for part in name.split("."):
+        found = None if found is None else getattr(found, part)
+    if isinstance(found, datetime):
+        return found.timestamp()
+    return None if found is None else float(bool(found) if isinstance(found, tuple) else found)
 
 
 def _counts(entry: EntryStatus) -> _Counts:
-    """What an entry has counted; nothing where the store has no account of it, or can't read that."""
-    if not entry.times:
-        return {}
-    found = _nothing()
-    found["windows"] |= _by_outcome(entry.outcomes)
-    found["windows_apart"] = _by_outcome(entry.backfilled)
-    found["refused_copies"] = {"": entry.refused}
-    found["late_notices"] = {"": entry.said_late}
+    """What an entry has counted. Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing."""
+    found: _Counts = {
+        "windows": dict.fromkeys(COUNTED, 0.0) | _by_outcome(entry.outcomes),
+        "windows_apart": _by_outcome(entry.backfilled),
+        "refused_copies": {"": entry.refused},
+        "late_notices": {"": entry.said_late},
+    }
     if not isinstance(entry.times, StoreDataError):
-        for name, _, stored in _HISTOGRAMS:
-            if stored in entry.times:
-                found[name] = _buckets(entry.times[stored])
+        found |= {name: _buckets(entry.times[stored]) for name, _, stored in _HISTOGRAMS if stored in entry.times}
     return found
 
 
 def _by_outcome(numbers: Mapping[str, int]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    found: Counter[str] = Counter()
     for outcome, number in numbers.items():
-        known = outcome if outcome in COUNTED else OTHER.name
-        found[known] = found.get(known, 0) + number
-    return found
+        found[outcome if outcome in COUNTED else OTHER.name] += number
+    return {**found}
 
 
 def _buckets(histogram: Histogram) -> dict[str, float]:
     """Return the buckets as Prometheus has them, each with those before it, and at last ``sum``; seconds."""
-    found: dict[str, float] = {}
-    for bound in BOUNDS:
-        up_to = sum(number for other, number in histogram.counts.items() if other <= bound)
-        found[str(bound / 1000)] = up_to
-    found["+Inf"] = sum(histogram.counts.values())
-    found["sum"] = histogram.sum / 1000
-    return found
-
-
-def _add_growth(to: _Counts, before: _Counts, now: _Counts) -> None:
-    """Add what grew. Counters that fell have begun anew, and grew by all they have."""
-    for name, numbers in now.items():
-        old = before.get(name, numbers)  # what is told for the first time may be of any age
-        if any(numbers.get(key, 0) < number for key, number in old.items()):
-            old = {}
-        sums = to.setdefault(name, dict.fromkeys(numbers, 0.0))
-        for key, number in numbers.items():
-            sums[key] = sums.get(key, 0) + number - old.get(key, 0)
+    counts = histogram.counts
+    found = {str(bound / 1000): sum(of for other, of in counts.items() if other <= bound) for bound in BOUNDS}
+    return {**found, "+Inf": sum(counts.values()), "sum": histogram.sum / 1000}
 
 
 def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:

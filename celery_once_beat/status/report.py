@@ -7,25 +7,16 @@ of ``--json``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import (
-    BeatSeen,
-    EntryAccount,
-    EntrySeen,
-    Histogram,
-    OpenWindow,
-    Overview,
-    Past,
-    WindowSeen,
-)
+from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, Histogram, OpenWindow, Overview, Past, WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown, span
 
@@ -325,9 +316,8 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 
 
 def _workers(overview: Overview, looks: Iterable[_Judged]) -> tuple[WorkerStatus, ...]:
-    running = Counter(
-        host_of(window.open.owner) for look in looks for window in look.running if window.open and window.open.owner
-    )
+    runs = (window.open for look in looks for window in look.running)
+    running = Counter(host_of(each.owner) for each in runs if each and each.owner)
     heard = {worker: max(_seconds(overview.now - at), 0.0) for worker, at in overview.workers.items()}
     workers = [WorkerStatus(name, heard.get(name), running[name]) for name in {**heard, **running}]
     return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
@@ -352,28 +342,28 @@ def _idle_queues(looks: Iterable[_Judged]) -> Iterator[IdleQueue]:
 def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
     """Say how an entry stands that its database has and that isn't to run: what is open goes on."""
     worries = [(judgements.OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
-    return EntryStatus(
-        seen.name,
-        "disabled",
-        last=WindowStatus.of(seen.last) if seen.last else None,
-        running=sum(window.state == "running" for window in seen.windows),
-        overdue=len(seen.overdue),
-        **_counted(seen, now),
-        **_attention(worries),
-    )
+    return EntryStatus(seen.name, "disabled", **_counted(seen, now), **_attention(worries))
 
 
 def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
+    """Return what the store says of an entry."""
     account = seen.account
+    known = {
+        "last": WindowStatus.of(seen.last) if seen.last else None,
+        "running": sum(window.state == "running" for window in seen.windows),
+        "overdue": len(seen.overdue),
+    }
     if account is None:
-        return {}
+        return known
     waiting = [window for window in seen.windows if window.open is not None and window.open.waits]
     return {
+        **known,
         "paused": account.paused,
         "open": len(account.open),
         "buffered": len(waiting),
         "first_waiting": WindowStatus.of(waiting[-1]) if waiting else None,
         "refused": account.refused,
+        "said_late": account.late,
         "outcomes": account.counts,
         "backfilled": account.apart,
         "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
@@ -387,38 +377,28 @@ def _behind(overview: Overview) -> float:
     return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
+class _Judged(NamedTuple):
     """An entry, and those of its open windows that are judged."""
 
     listed: Listed
-    running: tuple[WindowSeen, ...]
-    silent: tuple[WindowSeen, ...]
-    hung: tuple[WindowSeen, ...]
-    stuck: tuple[WindowSeen, ...]
+    running: Sequence[WindowSeen]
+    silent: Sequence[WindowSeen]
+    hung: Sequence[WindowSeen]
+    stuck: Sequence[WindowSeen]
     #: The oldest comes first.
-    late: tuple[LateWindow, ...] = ()
+    late: Sequence[LateWindow]
 
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> _Judged:
-        seen = listed.seen
-        late = late_now(listed, now)
-        if seen.account is None or not seen.account.open:
-            return cls(listed, (), (), (), (), late)
-        running = tuple(window for window in seen.windows if window.state == "running")
-        silent = tuple(
-            window
-            for window in running
-            if listed.lease is not None and judgements.is_silent(_unheard(window, listed, now), listed.lease)
-        )
-        return cls(
-            listed,
-            running,
-            silent,
-            tuple(each for each in running if each not in silent and _is_hung(each, listed, now)),
-            tuple(each for each in seen.windows if each.state == "published" and _is_stuck(each, listed, now)),
-            late,
-        )
+        account, lease = listed.seen.account, listed.lease
+        windows = listed.seen.windows if account is not None and account.open else ()
+        running = [window for window in windows if window.state == "running"]
+        silent = [
+            each for each in running if lease is not None and judgements.is_silent(_unheard(each, listed, now), lease)
+        ]
+        hung = [each for each in running if each not in silent and _is_hung(each, listed, now)]
+        stuck = [each for each in windows if each.state == "published" and _is_stuck(each, listed, now)]
+        return cls(listed, running, silent, hung, stuck, late_now(listed, now))
 
 
 def _unheard(window: WindowSeen, listed: Listed, now: datetime) -> timedelta:
@@ -464,14 +444,10 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
         task=listed.task,
         schedule=listed.schedule,
         tracked=listed.tracked,
-        last=WindowStatus.of(seen.last) if seen.last else None,
-        running=len(look.running),
-        overdue=len(seen.overdue),
         silent=len(look.silent),
         hung=len(look.hung),
         stuck=len(look.stuck),
         late=len(look.late),
-        said_late=account.late if account else 0,
         skipped=judgements.skipped_in_a_row(seen.records),
         oldest_running=max((_seconds(_running_for(each, now)) for each in look.running), default=None),
         **known,

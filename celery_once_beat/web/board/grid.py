@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, tzinfo
+from dataclasses import dataclass
+from datetime import tzinfo
+from functools import lru_cache
 from itertools import chain, count
 from typing import Any, TypeVar
 
@@ -65,13 +65,15 @@ class Grid:
     def __init__(self, templates: Environment, zone: tzinfo) -> None:
         self._templates = templates
         self._zone = zone
-        self._rows: dict[tuple[str, str], tuple[Line, Axis, Markup]] = {}
+        # A line is the same object while nothing of it changes, see ``page``.
+        self._row = lru_cache(_KEPT_ROWS)(self._make_row)
         self._cells: dict[str, tuple[Line, Axis, list[Cell]]] = {}
         # Positions of another process mean nothing here.
         self._era = secrets.token_hex(4)
         self._numbers = count(1)
-        self._views: OrderedDict[Choice, Shown] = OrderedDict()
-        self._shown: OrderedDict[str, Shown] = OrderedDict()
+        self._views: dict[Choice, Shown] = {}
+        #: By position.
+        self._shown: dict[str, Shown] = {}
 
     def at(self, position: str) -> Shown | None:
         """Return what a viewer at this position sees; None where that isn't known any more."""
@@ -79,22 +81,15 @@ class Grid:
 
     def show(self, page: Page, choice: Choice) -> Shown:
         """Return what ``choice`` shows of ``page``."""
-        last = self._views.get(choice)
-        if last is not None and last.page is page:
-            return last
-        axis = make_axis(choice.zoom, page.moment, self._zone)
-        if last is not None and last.axis == axis and last.page.lines == page.lines:
-            shown = replace(last, page=page, position=self._position())
-        else:
-            shown = self._make(page, choice, axis)
-        _keep(self._views, choice, shown)
-        _keep(self._shown, shown.position, shown)
+        shown = self._views.get(choice)
+        if shown is None or shown.page is not page:
+            shown = self._make(page, choice)
+            _keep(self._views, choice, shown)
+            _keep(self._shown, shown.position, shown)
         return shown
 
-    def _position(self) -> str:
-        return f"{self._era}-{next(self._numbers)}"
-
-    def _make(self, page: Page, choice: Choice, axis: Axis) -> Shown:
+    def _make(self, page: Page, choice: Choice) -> Shown:
+        axis = make_axis(choice.zoom, page.moment, self._zone)
         if len(self._cells) > 2 * len(page.lines):
             self._cells.clear()
         picked = choice.picked(page.lines.values(), axis.begin)
@@ -106,39 +101,31 @@ class Grid:
             if isinstance(item, _Group):
                 rows[item.id] = self._group(item, choice, axis)
             else:
-                rows[f"e{item.id}"] = self._row(item, axis, page.moment)
+                rows[f"e{item.id}"] = self._row(item, axis)
         return Shown(
             page,
             axis,
             rows,
             f"{len(picked)} of {len(page.lines)} shown" if len(picked) < len(page.lines) else "",
             self._render("pager.html", choice=choice, number=number, pages=pages, items=len(items), most=ROWS),
-            self._position(),
+            f"{self._era}-{next(self._numbers)}",
         )
 
     def _render(self, template: str, **values: Any) -> Markup:
         return Markup(self._templates.get_template(template).render(values))  # noqa: S704  # it escaped
 
-    def _row(self, line: Line, axis: Axis, now: datetime) -> Markup:
-        key = (line.id, axis.zoom.name)
-        known = self._rows.pop(key, None)
-        if known is None or known[0] is not line or known[1] != axis:
-            cells = [
-                (cell, self._label(line, cell, axis), _address(line, cell, axis))
-                for cell in cells_of(line.windows, axis)
-            ]
-            html = self._render(
-                "row.html",
-                line=line,
-                cells=cells,
-                next=words.next_start(line.status, self._zone, now),
-                unknown_to=_unknown_to(line, axis),
-            )
-            known = (line, axis, html)
-        self._rows[key] = known  # the newest are at the end
-        while len(self._rows) > _KEPT_ROWS:
-            del self._rows[next(iter(self._rows))]
-        return known[2]
+    def _make_row(self, line: Line, axis: Axis) -> Markup:
+        cells = [
+            (cell, self._label(line, cell, axis), _address(line, cell, axis)) for cell in cells_of(line.windows, axis)
+        ]
+        now = axis.bounds[-2]  # its local day is the same
+        return self._render(
+            "row.html",
+            line=line,
+            cells=cells,
+            next=words.next_start(line.status, self._zone, now),
+            unknown_to=_unknown_to(line, axis),
+        )
 
     def _label(self, line: Line, cell: Cell, axis: Axis) -> str:
         if len(cell.windows) == 1:
@@ -176,11 +163,11 @@ class Grid:
         )
 
 
-def _keep(kept: OrderedDict[K, Shown], key: K, shown: Shown) -> None:
-    kept[key] = shown
-    kept.move_to_end(key)
+def _keep(kept: dict[K, Shown], key: K, shown: Shown) -> None:
+    kept.pop(key, None)
+    kept[key] = shown  # the newest are at the end
     if len(kept) > _KEPT:
-        kept.popitem(last=False)
+        del kept[next(iter(kept))]
 
 
 def _grouped(lines: Iterable[Line], choice: Choice) -> Iterable[_Group | Line]:
