@@ -64,16 +64,19 @@ class _Commands(click.Group):
             ctx.exit(_status(exc))
 
 
+#: The exit status of each kind of error; of all others EX_UNAVAILABLE.
+_STATUSES: dict[tuple[type[OnceError], ...], int] = {
+    (VersionConflictError,): 1,
+    (UnknownScheduleError,): 2,
+    (SettingError, ScheduleError): os.EX_CONFIG,
+    (StoreDataError, NewerVersionError): os.EX_DATAERR,
+}
+
+
 def _status(error: OnceError) -> int:
     if isinstance(error, NotAppliedError) and isinstance(error.__cause__, OnceError):
         return _status(error.__cause__)
-    if isinstance(error, VersionConflictError):
-        return 1
-    if isinstance(error, UnknownScheduleError):
-        return 2
-    if isinstance(error, (SettingError, ScheduleError)):
-        return os.EX_CONFIG
-    return os.EX_DATAERR if isinstance(error, (StoreDataError, NewerVersionError)) else os.EX_UNAVAILABLE
+    return next((status for kinds, status in _STATUSES.items() if isinstance(error, kinds)), os.EX_UNAVAILABLE)
 
 
 @click.group(cls=_Commands)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby, islice
 from operator import itemgetter
+from typing import Any
 
 import click
 
@@ -97,8 +98,7 @@ def _print_status(report: Report, zone: tzinfo) -> None:
     if not report.entries:
         click.echo("The schedule has no entries.")
         return
-    lines = [_status_line(entry, zone, report.now) for entry in report.entries]
-    print_table([*_ENTRY, "ATTENTION"], lines)
+    print_table([*_ENTRY, "ATTENTION"], [_status_line(entry, zone, report.now) for entry in report.entries])
     paused = [plain(shlex.quote(entry.entry)) for entry in report.entries if entry.paused]
     if paused:
         click.echo(f"To go on with what is paused: celery once resume {' '.join(paused[:_MOST_PAUSED])}")
@@ -185,55 +185,48 @@ def next(  # noqa: A001  # the command's name
     entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
     for name, why in project.schedule.entries.wrong.items() if entry is None else ():
         click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
-    windows = [
-        (name, start, start.astimezone(_zone(project.entry(name), project)))
-        for start, name in islice(heapq.merge(*(_coming(each, after) for each in entries)), number)
-    ]
-    waiting = {} if json_ else _waiting(project, entries)
-    left_out = [] if json_ or not windows else _left_out(entries, after, windows[-1][1])
+    windows = list(islice(heapq.merge(*(_coming(each, after) for each in entries)), number))
+    zones = {each.name: _zone(each, project) for each in entries}
     if not project.settings.redis_url:
         click.echo("once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True)
     if json_:
-        print_json(
-            [
-                {
-                    "entry": name,
-                    "start": format_instant(start),
-                    "local": there.isoformat(),
-                    "zone": str(there.tzinfo),
-                    "clocks_change": _clocks_change(there),
-                }
-                for name, start, there in windows
-            ]
-        )
-    elif not windows and not any(waiting.values()):
+        print_json([_next_json(start, name, start.astimezone(zones[name])) for start, name in windows])
+        return
+    changes = ((start, name, _clocks_change(start.astimezone(zones[name]))) for start, name in windows)
+    lines = [(start, name, "the clocks change" if they_do else "") for start, name, they_do in changes]
+    for name, waits in _waiting(project, entries).items():
+        lines += _joined(name, ((each.start, f"waits {_waits_for(each, zones[name])}") for each in waits))
+    if windows:
+        lines += _left_out(entries, after, windows[-1][0])
+    if not lines:
         click.echo("No window will start.")
-    else:
-        zones = {each.name: _zone(each, project) for each in entries}
-        lines = [(start, name, "the clocks change" if _clocks_change(there) else "") for name, start, there in windows]
-        for name, waits in waiting.items():
-            lines += _joined(name, ((each.start, f"waits {_waits_for(each, zones[name])}") for each in waits))
-        print_table(
-            ["ENTRY", "LOCAL TIME", "UTC", ""],
-            [
-                _next_line(name, start, start.astimezone(zones[name]), note)
-                for start, name, note in sorted([*lines, *left_out])
-            ],
-        )
+        return
+    print_table(
+        ["ENTRY", "LOCAL TIME", "UTC", ""],
+        [_next_line(start, name, start.astimezone(zones[name]), note) for start, name, note in sorted(lines)],
+    )
 
 
-def _next_line(name: str, start: datetime, there: datetime, note: str) -> list[str]:
+def _next_json(start: datetime, name: str, there: datetime) -> dict[str, Any]:
+    return {
+        "entry": name,
+        "start": format_instant(start),
+        "local": there.isoformat(),
+        "zone": str(there.tzinfo),
+        "clocks_change": _clocks_change(there),
+    }
+
+
+def _next_line(start: datetime, name: str, there: datetime, note: str) -> list[str]:
     utc = format_instant(start)[11:19] + "Z" if start.date() == there.date() else format_instant(start)
     return [plain(name), there.isoformat(" "), utc, click.style(plain(note), fg="yellow") if note else ""]
 
 
-def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) -> list[tuple[datetime, str, str]]:
-    """Return what schedules leave out: start, entry and why."""
-    lines: list[tuple[datetime, str, str]] = []
+def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) -> Iterator[tuple[datetime, str, str]]:
+    """Yield what schedules leave out: start, entry and why."""
     for entry in entries:
         starts = islice(entry.left_out(after, until), _MOST_LEFT_OUT)
-        lines += _joined(entry.name, ((start, f"excluded: {why}") for start, why in starts), _MOST_LEFT_OUT)
-    return lines
+        yield from _joined(entry.name, ((start, f"excluded: {why}") for start, why in starts), _MOST_LEFT_OUT)
 
 
 def _joined(name: str, starts: Iterable[tuple[datetime, str]], most: int = 0) -> Iterator[tuple[datetime, str, str]]:

@@ -179,20 +179,11 @@ class Schedules:
         if isinstance(reply, Conflict):
             raise self._conflict(name, reply, if_version)
         self._name_unknown_task(name, definition.task)
-        if reply.same:
-            known = self.get(name)
-            if known is not None:
-                return known
+        if reply.same and (known := self.get(name)) is not None:
+            return known
         said = json.loads(words)
-        return Schedule(
-            **_fields(definition),
-            name=name,
-            version=reply.version,
-            changed_at=reply.at,
-            changed_by=said.get("by", ""),
-            note=said.get("note", ""),
-            paused=reply.paused,
-        )
+        kept = {"version": reply.version, "changed_at": reply.at, "paused": reply.paused, "note": said.get("note", "")}
+        return Schedule(**_fields(definition), **kept, name=name, changed_by=said.get("by", ""))
 
     def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
         """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries.
@@ -226,8 +217,7 @@ class Schedules:
 
     def get(self, name: str) -> Schedule | None:
         """Return a schedule; None where there is none."""
-        known = self._known(name)
-        return None if known is None else _schedule(known)
+        return _schedule(self._known(name))
 
     def list(
         self, prefix: str = "", after: str = "", wrong: Callable[[OnceError], None] | None = None
@@ -246,13 +236,11 @@ class Schedules:
         names = sorted(name for each in found for name in each if name.startswith(prefix) and name > after)
         on_wrong = wrong or _log_wrong
         for position in range(0, len(names), _PAGE):
-            page = []
+            page: builtins.list[Schedule] = []
             chunk = names[position : position + _PAGE]
             for known in self._store.definitions(chunk):
                 try:
-                    there = _undeleted(known)
-                    if there is not None:
-                        page.append(_schedule(there))
+                    page += filter(None, [_schedule(_undeleted(known))])
                 except StoreUnavailableError:
                     raise
                 except OnceError as exc:
@@ -262,22 +250,14 @@ class Schedules:
     def changes(self, name: str) -> Sequence[Change]:
         """Return who changed a schedule, when and why: the last 50, newest first; for 30 days after its deletion."""
         records = raised(self._store.changes([check_name(name)])[0])
-        (known,) = self._store.definitions([name])
+        known = self._store.definitions([name])[0]
         text = known.text if isinstance(known, StoredDefinition) and not known.deleted else ""
         found = []
-        for record in records:
-            definition = Definition.read(name, text) if text and record.what == "set" else None
-            found.append(
-                Change(
-                    version=record.version,
-                    at=record.at,
-                    what=record.what,
-                    by=record.by,
-                    note=record.note,
-                    definition=definition,
-                )
-            )
-            text = record.replaced if record.what in ("set", "delete") else text
+        for each in records:
+            definition = Definition.read(name, text) if text and each.what == "set" else None
+            kept = {field: getattr(each, field) for field in ("version", "at", "what", "by", "note")}
+            found.append(Change(**kept, definition=definition))
+            text = each.replaced if each.what in ("set", "delete") else text
         return found
 
     # -- windows ----------------------------------------------------------------------------------------------
@@ -375,7 +355,7 @@ class Schedules:
             )
 
     def _conflict(self, name: str, reply: Conflict, expected: int | None) -> VersionConflictError:
-        current = None if reply.current is None else _schedule(reply.current)
+        current = _schedule(reply.current)
         there = "there is none" if current is None else f"it has version {current.version}"
         return VersionConflictError(f"schedule {name!r}: expected version {expected}, {there}", current)
 
@@ -412,8 +392,10 @@ def _fields(definition: Definition) -> dict[str, Any]:
     return {field.name: getattr(definition, field.name) for field in fields(Definition)}
 
 
-def _schedule(known: StoredDefinition) -> Schedule:
-    """Read a definition as the store has it; raises StoreDataError or NewerVersionError."""
+def _schedule(known: StoredDefinition | None) -> Schedule | None:
+    """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
+    if known is None:
+        return None
     return Schedule(
         **_fields(Definition.read(known.name, known.text)),
         name=known.name,

@@ -25,7 +25,6 @@ from starlette.routing import Route
 
 from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
-from celery_once_beat.store import OrderRecord
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import read_time, shown
 
@@ -88,22 +87,12 @@ class Actions:
         wanted = request.query_params.get("entry", "")[:200]
         page = await self._feed.fresh()
         found = [line for line in page.lines.values() if wanted.lower() in line.name.lower()] if wanted else []
-        records: Sequence[OrderRecord] = ()
-        trouble = ""
+        values: dict[str, Any] = {"wanted": wanted, "found": found[:_MOST_FOUND], "more": len(found) > _MOST_FOUND}
         try:
-            records = await asyncio.to_thread(self._desk.log)
+            log, trouble = await asyncio.to_thread(self._desk.log), ""
         except OnceError as exc:
-            trouble = words.plain(exc, 400)
-        return self._html(
-            "orders.html",
-            visitor,
-            root="",
-            log=records[:_MOST_RECORDS],
-            trouble=trouble,
-            wanted=wanted,
-            found=found[:_MOST_FOUND],
-            more=len(found) > _MOST_FOUND,
-        )
+            log, trouble = [], words.plain(exc, 400)
+        return self._html("orders.html", visitor, root="", log=log[:_MOST_RECORDS], trouble=trouble, **values)
 
     async def entry(self, request: Request) -> Response:
         """Show what can be ordered of one entry."""
@@ -118,8 +107,7 @@ class Actions:
             facts = await asyncio.to_thread(self._desk.facts, line.entry)
         except OnceError as exc:
             raise HTTPException(503, words.plain(exc, 400)) from exc
-        values = {"done": "", "wrong": "", "failed": "", "given": {}, **values}
-        values["given"] = defaultdict(str, values["given"])
+        values = {"done": "", "wrong": "", "failed": "", **values, "given": defaultdict(str, values.get("given", {}))}
         return self._html(
             "order.html",
             visitor,
@@ -156,11 +144,8 @@ class Actions:
             said = _said(visitor, fields)
             done = await asyncio.to_thread(carry_out, line, said, fields)
         except OnceError as exc:
-            again = {name: values[0] for name, values in fields.items()}
-            what = request.path_params["order"]
-            return await self._show(
-                request, visitor, line, _status(exc), wrong=words.plain(exc, 400), failed=what, given=again
-            )
+            again = {"given": {name: values[0] for name, values in fields.items()}, "wrong": words.plain(exc, 400)}
+            return await self._show(request, visitor, line, _status(exc), failed=request.path_params["order"], **again)
         if isinstance(done, dict):
             return self._html("backfill.html", visitor, root="../../", line=line, said=said, **done)
         return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(visitor, line, done)})}", 303)
