@@ -33,7 +33,8 @@ def audit(project: Project, *, json_: bool) -> None:
     no window: it is counted apart, up to 100,000 of an entry. Exits with 1 if an account doesn't balance or can't be
     read. It counts by the schedules that the beats run; one of a type that only their code knows isn't judged.
     """
-    accounts = _audit(project)
+    listed, _ = line_up(project.schedule, project.overview())
+    accounts = [_judge(each) for each in sorted(listed, key=lambda each: each.name)]
     bad = [each for each in accounts if each["verdict"] in ("doesn't balance", "can't be read")]
     if json_:
         print_json({"balances": not bad, "entries": accounts})
@@ -43,12 +44,6 @@ def audit(project: Project, *, json_: bool) -> None:
         _print_audit(accounts, len(bad))
     if bad:
         sys.exit(1)
-
-
-def _audit(project: Project) -> list[dict[str, Any]]:
-    overview = project.overview()
-    listed, _ = line_up(project.schedule, overview)
-    return [_judge(each) for each in sorted(listed, key=lambda each: each.name)]
 
 
 def _judge(listed: Listed) -> dict[str, Any]:
@@ -66,6 +61,8 @@ def _judge(listed: Listed) -> dict[str, Any]:
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}
     result = Balance(name, defined, dict(account.counts), account.owed)
+    lacks = result.defined - result.accounted
+    how = "have no account" if lacks > 0 else "too many are accounted for"
     return {
         **judged,
         "defined": result.defined,
@@ -74,10 +71,7 @@ def _judge(listed: Listed) -> dict[str, Any]:
         "open": result.open,
         "accounted": result.accounted,
         "verdict": "balances" if result.even else "doesn't balance",
-        "why": ""
-        if result.even
-        else f"{abs(result.defined - result.accounted)} windows "
-        + ("have no account" if result.defined > result.accounted else "too many are accounted for"),
+        "why": "" if result.even else f"{abs(lacks)} windows {how}",
     }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
 from functools import cached_property, wraps
 from typing import Any, NoReturn, TypeVar
@@ -128,6 +129,17 @@ class WrongUsageError(click.ClickException):
 def fail(text: str) -> NoReturn:
     """End the command: it was used wrongly."""
     raise WrongUsageError(text)
+
+
+@contextmanager
+def needs_extra(command: str, extra: str | None = None) -> Iterator[None]:
+    """Import what an extra brings, else say which one it is; None: it is called as the command."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").startswith("celery_once_beat"):
+            raise
+        fail(f"{command} needs an extra: pip install 'celery-once-beat[{extra or command}]' ({exc})")
 
 
 def open_project(ctx: click.Context, scheduler: str | None = None, *, needs_store: bool = True) -> Project:

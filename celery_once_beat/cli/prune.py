@@ -7,7 +7,7 @@ import click
 from celery_once_beat.effects.prune import read_age, warning_of
 from celery_once_beat.errors import SettingError
 
-from .context import Project, fail, pass_project
+from .context import Project, fail, needs_extra, pass_project
 
 
 @click.command()
@@ -32,8 +32,6 @@ def prune(project: Project, older_than: str) -> None:
     warning = warning_of(age, project.app)
     if warning:
         click.echo(f"once: {warning}", err=True)
-    try:
+    with needs_extra("prune", "sqlalchemy"):
         from celery_once_beat.effects.in_sqlalchemy import prune_at
-    except ModuleNotFoundError as exc:
-        fail(f"prune needs an extra: pip install 'celery-once-beat[sqlalchemy]' ({exc})")
     click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

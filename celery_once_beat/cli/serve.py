@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -10,7 +10,7 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.status import MOST_WINDOWS, WINDOWS, View
 from celery_once_beat.web.loopback import bind
 
-from .context import Project, fail, pass_project
+from .context import Project, needs_extra, pass_project
 
 _PORT = click.IntRange(0, 65535)
 
@@ -40,17 +40,14 @@ def dashboard(project: Project, host: str, port: int, token: str | None, **given
     It only reads, unless --actions. Without a token it is for this machine alone. Needs the extra dashboard; /metrics
     needs the extra metrics, too.
     """
-    try:
+    with needs_extra("dashboard"):
         from celery_once_beat.web.board.desk import Desk
         from celery_once_beat.web.board.guard import Access
         from celery_once_beat.web.board.server import listen, serve
-    except ModuleNotFoundError as exc:
-        _not_installed("dashboard", exc)
-    actions, scheduler = given["actions"], project.scheduler
+    actions, of = given["actions"], (project.app, project.settings, project.scheduler)
     if actions and token is None:
         raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
-    view = View(project.app, project.settings, scheduler, windows=given["windows"])
-    desk = Desk(project.app, project.settings, scheduler) if actions else None
+    view, desk = View(*of, windows=given["windows"]), Desk(*of) if actions else None
     listener = listen(host, port, token)
     click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
     serve(view, listener, Access(token, actions), desk)
@@ -75,11 +72,9 @@ def metrics(project: Project, port: int | None, host: str | None, entries: int) 
 
     Windows by outcome, how late, how long, what is overdue, which beats live. Needs the extra metrics.
     """
-    try:
+    with needs_extra("metrics"):
         from celery_once_beat.status.metrics import OnceCollector
         from celery_once_beat.web.exporter import serve
-    except ModuleNotFoundError as exc:
-        _not_installed("metrics", exc)
     if host is not None and port is None:
         raise click.UsageError("--host says where to serve, and needs --port")
     view = View(project.app, project.settings, project.scheduler)
@@ -96,9 +91,3 @@ def metrics(project: Project, port: int | None, host: str | None, entries: int) 
 def _url(address: tuple[str, int]) -> str:
     host, port = address[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _not_installed(extra: str, exc: ModuleNotFoundError) -> NoReturn:
-    if (exc.name or "").startswith("celery_once_beat"):
-        raise exc
-    fail(f"{extra} needs an extra: pip install 'celery-once-beat[{extra}]' ({exc})")

@@ -5,7 +5,6 @@ Pure. Of a paused entry only what is open can be late: nobody claims the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -35,24 +34,17 @@ def deadline_of(listed: Listed) -> timedelta | None:
 
 def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
     """Return the late windows that are open, the oldest first; then the oldest that no beat has claimed."""
-    return (*reversed([*_late_open(listed, now)]), *_late_unclaimed(listed, now))
-
-
-def _late_open(listed: Listed, now: datetime) -> Iterator[LateWindow]:
-    deadline, account = deadline_of(listed), listed.seen.account
+    deadline, account, due = deadline_of(listed), listed.seen.account, _unclaimed(listed)
     if deadline is None or account is None:
-        return
-    for window in listed.seen.windows:
-        if window.open is not None and not window.open.backfill and window.start + deadline < now:
-            state, why = why_late(window, account, listed.queue)
-            yield LateWindow(listed.name, window.start, state, why)
-
-
-def _late_unclaimed(listed: Listed, now: datetime) -> Iterator[LateWindow]:
-    """If there is one, no beat lives, or all stand still."""
-    due, deadline = _unclaimed(listed), deadline_of(listed)
-    if due is not None and deadline is not None and due + deadline < now:
-        yield LateWindow(listed.name, due, "unclaimed", "no beat has claimed it")
+        return ()
+    late = [
+        LateWindow(listed.name, window.start, *why_late(window, account, listed.queue))
+        for window in reversed(listed.seen.windows)
+        if window.open is not None and not window.open.backfill and window.start + deadline < now
+    ]
+    if due is not None and due + deadline < now:  # no beat lives, or all stand still
+        late.append(LateWindow(listed.name, due, "unclaimed", "no beat has claimed it"))
+    return tuple(late)
 
 
 def late_last(listed: Listed, now: datetime) -> LateWindow | None:
@@ -69,8 +61,7 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
         first = min(first, listed.after(account.last_done or account.born) or first)
     if first + deadline >= now:
         return None
-    state, why = why_late(last, account, listed.queue)
-    return LateWindow(listed.name, last.start, state, why)
+    return LateWindow(listed.name, last.start, *why_late(last, account, listed.queue))
 
 
 def late_from(listed: Listed, now: datetime) -> datetime | None:

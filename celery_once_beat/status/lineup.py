@@ -8,7 +8,7 @@ say what it loads. Pure.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -53,45 +53,26 @@ class Listed:
             return None
 
 
-@dataclass(frozen=True)
-class CodeDiffers:
-    """By which entries this process's code differs from what the beats run."""
-
-    #: The beats don't run them.
-    only_here: list[str] = field(default_factory=list)
-    #: This code doesn't have them.
-    only_there: list[str] = field(default_factory=list)
-    #: The beats run them by another task or schedule.
-    changed: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        """Say it in one line; '' where nothing differs."""
-        kinds = (
-            (self.only_here, "no beat runs"),
-            (self.only_there, "not in this code:"),
-            (self.changed, "of another task or schedule:"),
-        )
-        parts = [
-            f"{words} {some([printable(repr(name)) for name in sorted(names)], _NAMED)}"
-            for names, words in kinds
-            if names
-        ]
-        if not parts:
-            return ""
-        return "This process's code isn't what the beats run, which is shown: " + "; ".join(parts)
+#: How entries of this process's code may differ from those that the beats run.
+_DIFFERENCES = {
+    "only here": "no beat runs",
+    "only there": "not in this code:",
+    "changed": "of another task or schedule:",
+}
 
 
 #: By name what an entry was listed by, and as what. Who looks again and again keeps it: mostly it is the same.
 Lines = dict[str, tuple[tuple[object, ...], Listed | None, str]]
 
 
-def line_up(
-    schedule: LoadedSchedule, overview: Overview, before: Lines | None = None
-) -> tuple[list[Listed], CodeDiffers]:
-    """Return the entries to be shown, and by what the code differs. ``schedule`` is what this process has."""
+def line_up(schedule: LoadedSchedule, overview: Overview, before: Lines | None = None) -> tuple[list[Listed], str]:
+    """Return the entries to be shown, and by what the code differs, in one line; ``schedule`` is what this process has.
+
+    '' where nothing differs.
+    """
     look = _Look(schedule, overview)
     lines = {} if before is None else before
-    differs = CodeDiffers()
+    differ: dict[str, list[str]] = {}
     listed = []
     for name, seen in overview.entries.items():
         by = look.by(seen)
@@ -102,10 +83,12 @@ def line_up(
         if line is not None:
             listed.append(line)
         if how:
-            getattr(differs, how).append(name)
+            differ.setdefault(how, []).append(printable(repr(name)))
     for name in lines.keys() - overview.entries.keys():
         del lines[name]
-    return listed, differs
+    parts = [f"{words} {some(sorted(differ[how]), _NAMED)}" for how, words in _DIFFERENCES.items() if how in differ]
+    says = "This process's code isn't what the beats run, which is shown: "
+    return listed, says + "; ".join(parts) if parts else ""
 
 
 def left_out(overview: Overview) -> dict[str, str]:
@@ -139,7 +122,7 @@ class _Look:
         )
 
     def line(self, seen: EntrySeen) -> tuple[Listed | None, str]:
-        """Return an entry, None where it isn't shown, and the field of CodeDiffers in which it stands, or ''.
+        """Return an entry, None where it isn't shown, and how it differs (_DIFFERENCES), or ''.
 
         One whose task or schedule raises here is left out of what this process has.
         """
@@ -156,13 +139,13 @@ class _Look:
         if definition is not None and self._runs(seen, known=code is not None):
             return self._as_said(code, seen, definition), self._compare(code, seen) if self._alive else ""
         if code is not None and self._left(code, seen):
-            return None, "only_here"
+            return None, "only here"
         return (None, "") if code is None else (self._of_code(code, seen), "")
 
     def _compare(self, code: BeatEntry | None, seen: EntrySeen) -> str:
         assert seen.account is not None
         if code is None:
-            return "only_there"
+            return "only there"
         return "changed" if code.fingerprint != seen.account.fingerprint and not code.stored else ""
 
     def _definition(self, seen: EntrySeen) -> LoadedDefinition | None:

@@ -310,7 +310,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
         _workers(overview, looks),
         tuple(idle.values()),
-        str(differs),
+        differs,
         overview.unreadable,
     )
 

@@ -164,7 +164,9 @@ class Actions:
         plan = self._desk.plan(line.entry, since, until, again=again)
         agreed = _only(fields, "agreed")
         if agreed == plan.digest and plan.starts:
-            return f"Ordered {self._desk.backfill(line.entry, said, plan.starts)} windows. Beats publish them at once."
+            ordered = self._desk.orders.run(line.entry, plan.starts, said, "backfill")
+            number = sum(each.task_id is not None for each in ordered)  # some may be open by now
+            return f"Ordered {number} windows. Beats publish them at once."
         return {
             "plan": plan,
             "by": _only(fields, "by"),
@@ -190,8 +192,10 @@ class Actions:
             raise SettingError(str(exc)) from exc
         if not starts:
             raise SettingError("found no window, expected one or more to give up")
-        gone, left = self._desk.abandon(line.entry, said, starts, running=bool(_only(fields, "running")))
-        return f"Gave up {gone} windows; left {left}, since they run."
+        gone, left = self._desk.orders.abandon(line.entry, starts, said, running=bool(_only(fields, "running")))
+        if not gone and not left:
+            raise SettingError("none of them owes its outcome any more")
+        return f"Gave up {len(gone)} windows; left {len(left)}, since they run."
 
     def _edit(self, line: Line, said: Said, fields: Fields) -> Done:
         version = _only(fields, "version")

@@ -145,17 +145,6 @@ class Desk:
         """Return what a backfill would run, and what it would leave out."""
         return Plan(*self.orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS))
 
-    def backfill(self, name: str, said: Said, starts: Sequence[datetime]) -> int:
-        """Run the windows at ``starts``, of a plan; returns how many were ordered: some may be open by now."""
-        return sum(each.task_id is not None for each in self.orders.run(name, starts, said, "backfill"))
-
-    def abandon(self, name: str, said: Said, starts: Sequence[datetime], *, running: bool) -> tuple[int, int]:
-        """Give up open windows; returns how many, and how many are left since they run."""
-        done = self.orders.abandon(name, starts, said, running=running)
-        if not done.gone and not done.running:
-            raise SettingError("none of them owes its outcome any more")
-        return len(done.gone), len(done.running)
-
     def edit(self, name: str, said: Said, edited: dict[str, Any], version: int) -> None:
         """Change when a schedule that was set at run time starts, and its ``once`` settings.
 

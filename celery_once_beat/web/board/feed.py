@@ -106,25 +106,17 @@ class Feed:
 
 def news_between(old: Shown, new: Shown) -> dict[str, Any]:
     """Return what a viewer of ``old`` has to change to see ``new``."""
-    page = new.page
-    news: dict[str, Any] = {
-        "headline": page.headline,
-        "worries": page.worries,
-        "as_of": page.as_of,
-        "trouble": page.trouble,
-        "code": page.code,
+    always = ("headline", "worries", "as_of", "trouble", "code")
+    before, now = (
+        {"beats": each.page.beats, "workers": each.page.workers, "order": list(each.rows), "pager": each.pager}
+        for each in (old, new)
+    )
+    return {
+        **{name: getattr(new.page, name) for name in always},
         "found": new.found,
         "rows": {key: html for key, html in new.rows.items() if old.rows.get(key) != html},
+        **{name: value for name, value in now.items() if before[name] != value},
     }
-    if old.page.beats != page.beats:
-        news["beats"] = page.beats
-    if old.page.workers != page.workers:
-        news["workers"] = page.workers
-    if list(old.rows) != list(new.rows):
-        news["order"] = list(new.rows)
-    if old.pager != new.pager:
-        news["pager"] = new.pager
-    return news
 
 
 def _event(kind: str, position: str, data: dict[str, Any]) -> str:
