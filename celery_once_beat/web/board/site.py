@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import partial
 from importlib.resources import files
@@ -14,10 +15,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import View, WindowStatus
@@ -173,7 +174,14 @@ class _Site:
         def show(page: Page) -> Shown:
             return self._grid.show(page, choice)
 
-        return _News(self._feed, self._feed.follow(self._grid.at(position), show), self._closing, headers)
+        return _News(self._feed, self._until_closing(self._feed.follow(self._grid.at(position), show)), headers)
+
+    async def _until_closing(self, news: AsyncIterator[str]) -> AsyncIterator[str]:
+        async for text in news:
+            if self._closing():
+                return
+            if text:
+                yield text
 
     async def metrics(self, request: Request) -> Response:
         if self._collector is None:
@@ -200,40 +208,25 @@ class _Site:
         return answer
 
 
-class _News(Response):
-    """The stream of one viewer; ends when it goes, takes nothing for too long, or the server wants to end."""
+class _News(StreamingResponse):
+    """The stream of one viewer; ends when it goes, takes nothing for too long, or what it is sent ends."""
 
-    def __init__(
-        self, feed: Feed, news: AsyncIterator[str], closing: Callable[[], bool], headers: dict[str, str]
-    ) -> None:
-        super().__init__(headers=headers)
-        del self.headers["content-length"]
+    def __init__(self, feed: Feed, news: AsyncIterator[str], headers: dict[str, str]) -> None:
+        super().__init__(news, headers=headers)
         self._feed = feed
-        self._news = news
-        self._closing = closing
 
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the viewer goes."""
+
+        async def send_in_time(message: Message) -> None:
+            await asyncio.wait_for(send(message), _PATIENCE)
+
         self._feed.viewers += 1
-        tasks = [asyncio.create_task(self._send_news(send)), asyncio.create_task(_gone(receive))]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(asyncio.TimeoutError, ClientDisconnect):
+                await super().__call__(scope, receive, send_in_time)
         finally:
             self._feed.viewers -= 1
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _send_news(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for text in self._news:
-            if self._closing():
-                break
-            if text:
-                await asyncio.wait_for(
-                    send({"type": "http.response.body", "body": text.encode(), "more_body": True}), _PATIENCE
-                )
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _choice(request: Request) -> Choice:
@@ -249,8 +242,3 @@ def _instant(request: Request, name: str) -> datetime | None:
 
 def _acts(request: Request) -> bool:
     return Visitor.of(request.scope).acts
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
