@@ -19,8 +19,6 @@ from celery_once_beat.beat.schedule import LoadedSchedule, load_schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import parse_instant
 
-__all__ = ("WORK", "Answer", "Board", "Start", "Visit", "check_page", "loaded_of", "start_board")
-
 #: Starts a board, and opens a page: the fixtures ``board`` and ``visit``.
 Start = Callable[..., "Board"]
 Visit = Callable[..., Any]

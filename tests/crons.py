@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from celery.schedules import crontab
 
-__all__ = ("cron",)
-
 _FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 

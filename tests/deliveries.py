@@ -25,21 +25,6 @@ from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.leases import Leases, leases_of
 
-__all__ = (
-    "KEY",
-    "LEASE",
-    "QUEUE",
-    "T0",
-    "WINDOW",
-    "Worker",
-    "heard",
-    "leases",
-    "told",
-    "waiting",
-    "without_receivers",
-    "workers",
-)
-
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WINDOW = Window("nightly", T0 + timedelta(hours=1), None)
 KEY = WindowKey(WINDOW.entry, WINDOW.start)

@@ -24,8 +24,6 @@ from system import System
 
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
-__all__ = ("Play",)
-
 #: Workers, each for the queue of its name: pool and number of bodies at a time.
 WORKERS = {
     "calm": ("prefork", 6),

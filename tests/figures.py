@@ -17,8 +17,6 @@ from typing import Any
 
 from ledger import Ledger
 
-__all__ = ("Figures", "fill", "first_named", "named", "note", "read", "report", "report_of")
-
 #: Seconds before a test's first line after which its windows may have started.
 _MADE_UP = 300.0
 _TITLE = "## Which test shows it"

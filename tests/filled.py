@@ -15,8 +15,6 @@ from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("BEAT", "beat_lives", "execute", "fill", "load")
-
 BEAT = "host-a:17:beatbeat"
 
 

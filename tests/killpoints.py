@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ("POINTS", "install", "reach")
-
 #: The store's methods that record an end.
 _FINISH = ("store.Store.finish", "store.Store.finish_many")
 #: step → (before or after the call, the methods); of some only a call counts that has something to do (_COUNTS).

@@ -13,8 +13,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ("Counts", "Ledger", "WindowKey")
-
 
 class WindowKey(NamedTuple):
     """One window of one entry; ``start`` is the text that the task wrote."""

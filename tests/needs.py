@@ -24,8 +24,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ("BARE", "IN_CI", "NEEDS", "bare_path", "extra_of", "find", "left_out", "missing", "need")
-
 
 def _is_set(name: str) -> bool:
     return os.environ.get(name, "").lower() not in ("", "0", "false")

@@ -21,8 +21,6 @@ from celery_once_beat.windows import format_instant
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("EVERY", "Observed", "Receiver", "SentryServer")
-
 #: Seconds: whole minutes, which Sentry knows, and longer than a test takes.
 EVERY = 120.0
 _EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ("Forked", "Preloaded")
-
 #: What beats, workers and commands import sooner or later. None of it starts a thread or looks at the environment.
 #: Nothing of the package: by its import it connects to Celery's signals, and a stock app is to have none of it.
 _MODULES = (

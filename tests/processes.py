@@ -23,8 +23,6 @@ from typing import TypeVar
 from preloaded import Forked, Preloaded
 from servers import FakeClock
 
-__all__ = ("Proc", "Processes", "processes", "start", "start_beat", "start_worker", "wait_until")
-
 TESTS = Path(__file__).resolve().parent
 T = TypeVar("T")
 

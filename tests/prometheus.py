@@ -22,8 +22,6 @@ from needs import need
 from prometheus_client.parser import text_string_to_metric_families
 from servers import ServerError, _Server, free_port
 
-__all__ = ("PHASE", "PrometheusServer", "Recording", "tell")
-
 #: Minutes that a phase of a recording lasts: longer than any rule waits or looks back.
 PHASE = 40
 #: Seconds from one look to the next, as promtool is told.

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("AmqpProxy", "Proxy", "SlowProxy")
-
 _COMMAND = re.compile(rb"\*\d+\r\n\$7\r\nEVALSHA\r\n")
 
 

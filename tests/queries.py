@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from promql_parser import Expr, VectorSelector, parse, walk
 
-__all__ = ("check_query",)
-
 
 def check_query(query: str, labels: Mapping[str, set[str]]) -> None:
     """``labels``: those of each sample that is told, by its name. A histogram's are those of its buckets too."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from needs import find
 
-__all__ = ("read_only",)
-
 #: Each folder gets a mount of its own, which stays as it is when the root becomes read-only.
 _SCRIPT = """
 while [ "$1" != -- ]; do mount --bind "$1" "$1" || exit; shift; done

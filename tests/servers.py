@@ -30,21 +30,6 @@ import pytest
 import redis
 from needs import find, missing, need
 
-__all__ = (
-    "FakeClock",
-    "MariaServer",
-    "PostgresServer",
-    "RabbitServer",
-    "RedisServer",
-    "SentinelServer",
-    "ServerError",
-    "databases",
-    "find_servers",
-    "free_port",
-    "keys_without_expiry",
-    "need_server",
-)
-
 
 class ServerError(AssertionError):
     """A server didn't start or didn't do as it was told; carries the end of its log."""

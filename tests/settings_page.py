@@ -11,8 +11,6 @@ from pathlib import Path
 from celery_once_beat import options
 from celery_once_beat.options import FIELDS, ROWS, EntryOptions, Options
 
-__all__ = ("PAGE", "fill")
-
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 #: A line that begins a section, or the comment above a row and its name.
 _SOURCE = re.compile(r"^    # -- (.+)\n|((?:^    #: .+\n)+)^    (\w+): .+ = row\(", re.MULTILINE)

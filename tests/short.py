@@ -19,8 +19,6 @@ from pathlib import Path
 import figures
 import pytest
 
-__all__ = ("PARTS", "PASSED", "SLOW", "chosen", "may_run", "part_of", "rest", "times")
-
 #: Where pytest's cache keeps the ids of the tests that the last ``make test`` passed.
 PASSED = "once/passed"
 PARTS = ("pure", "verbs", "simulated", "real")

@@ -36,25 +36,6 @@ from celery_once_beat.store.model import (
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
 
-__all__ = (
-    "DELAY",
-    "ENTRY",
-    "EVERY_MINUTE",
-    "LEASE",
-    "MARGIN",
-    "MARK",
-    "MINUTE",
-    "PUBLISH",
-    "START",
-    "STATES",
-    "T0",
-    "VERBS",
-    "Stage",
-    "answer_or_error",
-    "in_ms",
-    "nth",
-)
-
 MINUTE = timedelta(minutes=1)
 EVERY_MINUTE = schedule(60)
 #: The first cursor of every entry here: an instant of the grid, long ago, so that nothing hangs on the time of day.

@@ -32,8 +32,6 @@ from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
-__all__ = ("EVERY_SECOND", "System", "once_soon", "rare")
-
 EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
 
 

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from processes import wait_until
 
-__all__ = ("Terminal",)
-
 #: The program's controlling terminal is the pseudo-terminal: only then does Ctrl-C there become a signal.
 _CONTROLLED = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"

@@ -24,8 +24,6 @@ from cronsim import CronSim
 from celery_once_beat.schedules import cron
 from celery_once_beat.windows import starts_after
 
-__all__ = ("check", "report")
-
 UTC = timezone.utc
 DAY = timedelta(days=1)
 HOUR = timedelta(hours=1)

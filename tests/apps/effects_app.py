@@ -11,8 +11,6 @@ from sqlalchemy.orm import Session
 
 from celery_once_beat import OnceTask
 
-__all__ = ("app", "invoice", "pages", "told")
-
 engine = sa.create_engine(os.environ["DATABASE"], pool_size=1)
 notes = sa.Table(
     "notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.String(64))

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 
-from apps.once_app import app, ledger
+from apps.once_app import ledger
 from celery.signals import beat_init, celeryd_init, worker_process_init
-
-__all__ = ("app",)
 
 OBSERVED = os.environ["OBSERVED"].split(",")
 

@@ -8,8 +8,6 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.store import ClaimRequest, Confirmation, LoadRequest, Published, Store
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("ClaimedWindows",)
-
 BEAT, FINGERPRINT = "host-7f9c:12345:0123abcd", "0" * 16
 DAY, HOUR = 86400.0, 3600.0
 

@@ -18,8 +18,6 @@ from benchmarks.stretches import KINDS, Stretches
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
-__all__ = ()
-
 HOUR = timedelta(hours=1)
 
 

@@ -29,8 +29,6 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Ending, Store
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("sent",)
-
 #: Seconds until a burst's entries are due: at first, and for each entry that has to be loaded before.
 HEAD_START, PER_ENTRY = 2.0, 1 / 2500
 #: Of an execution, as long as a real one's.

@@ -8,8 +8,6 @@ from datetime import timedelta
 from benchmarks.app import app
 from benchmarks.subjects import every, plain_entries
 
-__all__ = ("app",)
-
 _count, _due = int(os.environ["COUNT"]), float(os.environ["DUE"])
 if os.environ["SUBJECT"] == "once":
     _apart, _task = float(os.environ.get("APART", "0")), os.environ.get("TASK", "bench.once")

@@ -9,8 +9,6 @@ import matplotlib as mpl
 from benchmarks.report import COUNTS, PEERS
 from matplotlib import pyplot as plt
 
-__all__ = ("plot",)
-
 #: Of Okabe and Ito's palette, which the colour-blind tell apart; markers say the same. Grey: half-way to both grounds.
 STYLES = {
     "loop": ("#808080", "--", "x"), "once": ("#d55e00", "-", "o"), "stock": ("#0a84c6", "-", "s"),

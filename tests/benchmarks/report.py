@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks.stretches import KINDS
 from chaos.report import machine
 
-__all__ = ("about", "between", "write")
-
 Figures = Mapping[str, Mapping[str, float]]
 Value = Callable[[Figures], list[float]]
 

@@ -26,8 +26,6 @@ from servers import RedisServer, find_servers
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Bench",)
-
 QUEUE = "bench"
 PATIENCE = 600
 

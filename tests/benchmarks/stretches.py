@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ("KINDS", "Body", "Stretches")
-
 #: The kinds of messages, and whose task each calls. Of ours a worker begins and finishes the ``windows`` in the store.
 KINDS = {
     "plain": "plain", "windows": "once", "without window": "once",

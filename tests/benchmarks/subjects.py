@@ -19,8 +19,6 @@ from benchmarks.app import app
 from celery.beat import Scheduler
 from celery.schedules import schedule
 
-__all__ = ("SUBJECTS", "every", "once", "plain_entries", "tick_until_idle")
-
 Make = Callable[[], Any]
 
 HOUR = timedelta(hours=1)

@@ -19,8 +19,6 @@ from amqp.exceptions import AMQPError
 from kombu import Connection
 from servers import RabbitServer, RedisServer
 
-__all__ = ("BROKERS", "Broker", "RabbitBroker", "RedisBroker", "start_broker", "version_of")
-
 _Server = TypeVar("_Server", RedisServer, RabbitServer)
 
 

@@ -25,8 +25,6 @@ from system import System
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Cast", "Company", "Member")
-
 #: Of each worker: one alone has to catch up with what piled up while the other was away.
 CONCURRENCY = 12
 

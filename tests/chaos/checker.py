@@ -13,21 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-__all__ = (
-    "LAST_LINE",
-    "LOST_DATA",
-    "OUT_OF_CONTACT",
-    "UNTOLD",
-    "Execution",
-    "Faults",
-    "Verdict",
-    "Waits",
-    "executions_of",
-    "judge",
-    "judge_bodies",
-    "text_of",
-)
-
 #: Two faults so close together leave no time in between for a renewal.
 _BREATH = 1.0
 #: Excuses, as the promise words them.

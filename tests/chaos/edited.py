@@ -20,8 +20,6 @@ from typing import Any
 
 from chaos.checker import Execution, Faults, Verdict, executions_of, judge_bodies, text_of
 
-__all__ = ("EditVerdict", "judge_edits")
-
 #: Seconds for which a window may wait for its claim where nothing stands in the way but beats that come and go.
 PATIENCE = 30.0
 #: Seconds by which a window has to be late before it is missed; the app's ``once_beat_tolerance``.

@@ -1,7 +1,5 @@
 """What is scheduled in the chaos runs."""
 
-__all__ = ("EDITED", "EDITS_LEASE", "ENTRIES", "IN_TURN", "LEASE", "LIMITS", "ONCE", "PERIODS", "SHARED", "SKIPS")
-
 #: Seconds: what is frozen for longer than that may come back too late.
 LEASE = 2.0
 

@@ -6,8 +6,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ("FAULTS", "Fault", "plan")
-
 
 @dataclass(frozen=True)
 class Fault:

@@ -25,8 +25,6 @@ from chaos.faults import Fault
 from chaos.network import Link
 from servers import RedisServer
 
-__all__ = ("Havoc",)
-
 
 class Havoc:
     """Carries out a plan of faults on a cast.

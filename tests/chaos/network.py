@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ("Link", "Network")
-
 
 class Link:
     """Forwards what comes to ``port``. Its state may be changed from any thread, at any time.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from chaos.havoc import Havoc
     from simulation.judge import Judgement
 
-__all__ = ("machine", "write_edits_report", "write_report")
-
 
 def machine() -> str:
     """Where and with what something was measured."""

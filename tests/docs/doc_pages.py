@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ("ROOT", "Block", "blocks_of", "pages", "the_block")
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 

@@ -18,8 +18,6 @@ from packaging.requirements import Requirement
 from processes import Proc, Processes, wait_until
 from servers import RedisServer, find_servers, need_server
 
-__all__ = ("Page", "agrees", "commands_of")
-
 HERE = Path(__file__).parent
 _LOCAL = re.compile(r"(?<=//|.@)localhost(?::(\d+))?(?=[/\"';\s]|$)")
 _SUCCEEDED = re.compile(r"Task \S+ succeeded")

@@ -39,8 +39,6 @@ from celery_once_beat.store.model import (
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
-__all__ = ("ENTRIES", "JOBS")
-
 ENTRIES = [f"driven-{number}" for number in range(30)]
 JOBS = "driven-jobs"
 #: Messages that may wait until no more is claimed.

@@ -8,8 +8,6 @@ from ledger import Ledger
 
 from celery_once_beat.windows import WindowKey, format_instant
 
-__all__ = ("tell",)
-
 #: Answers that many get, and on which nobody acts.
 _PLAIN = ("Moved", "Unchanged", "Busy")
 

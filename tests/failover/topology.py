@@ -19,8 +19,6 @@ from servers import RedisServer, SentinelServer, free_port
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
 
-__all__ = ("KINDS", "Cluster", "SentinelSet", "Topology")
-
 MASTER = "m"
 #: How long a master may be silent before the others call it dead, ms. Test machines are slow, and busy.
 DOWN_AFTER = 1500

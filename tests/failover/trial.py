@@ -27,8 +27,6 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.windows import format_instant, starts_after
 
-__all__ = ("MOMENTS", "Figures", "Trial")
-
 #: When the master is killed: in a burst of claims, while bodies run, while its replica still copies it.
 MOMENTS = ("claims", "executions", "attaching")
 _TICKS = [f"tick-{number}" for number in range(8)]

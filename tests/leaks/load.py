@@ -10,8 +10,6 @@ from processes import Processes, wait_until
 from servers import RedisServer
 from system import System
 
-__all__ = ("Load",)
-
 QUEUE = "leaks"
 #: Messages that may wait: more than this, and nothing is claimed until a worker on a slow machine has caught up.
 LONG = 2000

@@ -6,8 +6,6 @@ from chaos.report import machine
 from leaks.usage import Sample
 from servers import RedisServer
 
-__all__ = ("report",)
-
 ROWS = 10
 
 

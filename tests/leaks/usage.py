@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ("Process", "Sample", "look_at", "slope")
-
 
 @dataclass(frozen=True)
 class Process:

@@ -16,8 +16,6 @@ from celery_once_beat.outcomes import FAILED_AS
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("TOLD", "NoticeRules")
-
 #: What entries want to be said.
 TOLD = (
     {},

@@ -17,8 +17,6 @@ from celery_once_beat.store import model as r
 from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
 from celery_once_beat.windows import WindowKey, next_start, starts_after
 
-__all__ = ("Beat", "BeatRules")
-
 
 @dataclass
 class Job:

@@ -10,8 +10,6 @@ from celery_once_beat.rules.policy import EntryPolicy
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("START_TIMEOUT", "Rules", "entries", "maybe", "nothing", "rarely", "several")
-
 START_TIMEOUT = 600.0 + OFF
 
 several = st.integers(0, 50)

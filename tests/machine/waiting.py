@@ -22,8 +22,6 @@ from celery_once_beat.store.model import Renewal
 from celery_once_beat.store.verbs import slot_length
 from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
-__all__ = ("LIMIT", "OVERLAPS", "Lines", "WaitingRules", "WaitingWorld")
-
 LIMIT = "reports"
 #: What an entry, or a task, may say of windows that come while another one runs.
 OVERLAPS = ("allow", "skip", "buffer_one", "buffer_one", "buffer_all", "buffer_all")

@@ -13,8 +13,6 @@ from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
 from celery_once_beat.store.model import Renewal
 
-__all__ = ("WorkerRules",)
-
 
 class WorkerRules(Rules):
     """Any number of workers: each delivery of a message may begin, sleep, end and die by itself."""

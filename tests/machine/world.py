@@ -26,8 +26,6 @@ from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("ENTRIES", "LEASE", "OFF", "RETENTION", "TICK", "Execution", "Message", "World")
-
 #: Time goes on by whole ticks, in seconds. Valkey's goes on within a millisecond, by how busy the machine is: a run is
 #: the same again only if nothing depends on less than a tick.
 TICK = 0.1

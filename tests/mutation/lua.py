@@ -22,8 +22,6 @@ from celery_once_beat.store import scripts
 
 from .trial import Change, Mutant
 
-__all__ = ("TESTS", "Lua", "mutants")
-
 #: Tests that call verbs in their own process, since those that they start take the scripts of the tree. Not those that
 #: try random orders of steps: each takes half a minute, and every mutant that survives would meet them.
 TESTS = [

@@ -29,8 +29,6 @@ import pytest
 import redis
 from servers import RedisServer
 
-__all__ = ("Change", "Mutant", "Trial", "Verdict")
-
 #: How the last test is called.
 LAST = "the last test"
 #: A mutant has so many times as long as its tests take, and some seconds more.

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from .broker import Message
     from .world import World
 
-__all__ = ("TELL", "Beat", "Editor", "Worker", "celery_schedule")
-
 #: Seconds: no body takes longer while its process runs.
 LONGEST = 12.0
 _EMPTY = type("_Empty", (Exception,), {})

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from .ablations import ABLATIONS
 
-__all__ = ("read",)
-
 
 def read(arguments: list[str]) -> argparse.Namespace:
     """What the arguments say; ends with 2 where they can't be read."""

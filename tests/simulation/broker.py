@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .kernel import Process
     from .world import World
 
-__all__ = ("Broker", "Consumer", "Message")
-
 TRANSPORT_ALIASES["simulated"] = "simulation.broker:Transport"
 
 #: Seconds for which a publisher waits for a broker that says nothing.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .replay import Replay
     from .standing_clock import StandingClock
 
-__all__ = ("Episode", "Plan", "Result", "make_plan")
-
 #: Seconds: no fault before, and how long all goes on after the last one.
 QUIET, AFTER = 4.0, 20.0
 #: Seconds below which the judge looks at nothing.

@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 from simulation import model as m
 from simulation.model import Args, Entry, Model, Window, pack
 
-__all__ = ("BrokenError", "Explorer", "Found")
-
 #: How often a window may begin and die, and how many retries of its own a body makes.
 MAX_ATTEMPTS, MOST_RETRIES = 2, 1
 _SPANS = {

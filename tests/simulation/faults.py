@@ -11,14 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .kernel import EPOCH, FOREVER, HOUR, SECOND
+from .kernel import EPOCH, FOREVER, SECOND
 
 if TYPE_CHECKING:
     from .actors import Beat, Worker
     from .episode import Episode, Plan
     from .kernel import Process
-
-__all__ = ("AIMED", "DOES", "Faults", "add_faults", "cells")
 
 #: Verb, or what else is a moment → who comes by.
 OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "alerts", "alerted")
@@ -640,6 +638,3 @@ class Faults:
         """Let those go on that slept for an hour."""
         for process in self.sleepers:
             self.kernel.thaw(process)
-
-
-__all__ += ("HOUR",)

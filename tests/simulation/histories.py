@@ -20,8 +20,6 @@ from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadReque
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey
 
-__all__ = ("LENGTH", "write_histories")
-
 #: Calls of a history.
 LENGTH = 32
 #: How many go side by side.

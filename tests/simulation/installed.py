@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from .kernel import Process
     from .world import World
 
-__all__ = ("install", "let_run")
-
 _real_sleep = time.sleep
 
 

@@ -21,8 +21,6 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from .standing_clock import StandingClock
 
-__all__ = ("EPOCH", "FOREVER", "HOUR", "SECOND", "Kernel", "Killed", "Process", "Thread")
-
 #: Time is a whole number of microseconds of true time, from 0.
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -22,8 +22,6 @@ from .ablations import ABLATIONS, SURVIVORS
 from .totals import Played, Total
 from .verdict import rule_of
 
-__all__ = ("run",)
-
 #: A rule survives if so many seeds, one after another, show no fault without it.
 _SEEDS = 3
 #: Seconds between two lines that say how far it is.

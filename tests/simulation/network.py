@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_once_beat.store import SHARDS, scripts
@@ -27,8 +27,6 @@ from .kernel import SECOND
 if TYPE_CHECKING:
     from .kernel import Process
     from .world import World
-
-__all__ = ("Connection", "Server", "verbs_of")
 
 _END = "simulation: the end of a request"
 _SHA = re.compile(rb"EVALSHA\r\n\$40\r\n([0-9a-f]{40})\r\n")
@@ -224,6 +222,3 @@ def split_wait(request: bytes) -> tuple[bytes, int]:
     """A request without its WAIT, and how many replicas that asks for; 0: it has none."""
     found = _WAIT.search(request)
     return (request[: found.start()], int(found[1])) if found else (request, 0)
-
-
-__all__ += ("NoScriptError", "split_wait")

@@ -28,8 +28,6 @@ from celery_once_beat.store import Store, scripts
 from celery_once_beat.store.codec import pack as packed
 from celery_once_beat.store.nodes import Command, Reply
 
-__all__ = ("Line", "RecordingProxy", "line_of", "read_history", "read_requests", "recorded")
-
 Line = dict[str, Any]
 
 _VERBS = {verb.sha: verb for verb in vars(scripts).values() if isinstance(verb, scripts.Verb)}

@@ -22,8 +22,6 @@ from typing import Any
 from simulation.model import ANOTHER_RUNS, TRIED_BEFORE, Args, Entry, Model, Window, pack
 from simulation.recorder import Line, read_history
 
-__all__ = ("Refused", "Replay", "replay", "said")
-
 #: A marker passes by the clock that the server had when it began with the script: ms by which TIME may differ.
 SLACK = 2
 _FOREVER = float("inf")

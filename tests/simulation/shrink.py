@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .episode import Plan
 
-__all__ = ("shrunk",)
-
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], most: int = 400) -> Plan:
     """Return the smallest plan that was found; asks at most so often whether one fails."""

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from needs import need
 
-__all__ = ("StandingClock", "library")
-
 _SOURCE = Path(__file__).with_suffix(".c")
 _PAGE = struct.Struct("<qqqq")
 

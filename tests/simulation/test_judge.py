@@ -35,6 +35,11 @@ SETTINGS = {
 END = 5000.0
 
 
+def _pair(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
 class History:
     """Writes a history in which nothing happens but what is told."""
 
@@ -51,6 +56,21 @@ class History:
 
     def fault(self, kind: str, at: float, **fact: Any) -> History:
         return self.tell("fault", at, kind=kind, **fact)
+
+    def after(self, faults: str) -> History:
+        """What befalls the window of 100: ``kind [target] at[..until] [name=value]``, between semicolons."""
+        for each in filter(None, faults.split("; ")):
+            kind, *words = each.split()
+            target = None if words[0][0].isdigit() else words.pop(0)
+            at, *until = map(json.loads, words.pop(0).split(".."))
+            fact = {"entry": "e", "start": 100} if kind in {"got", "lost", "delayed", "duplicated"} else {}
+            fact |= {"until": until[0]} if until else {}
+            fact |= {name: value if value.isalpha() else json.loads(value) for name, value in map(_pair, words)}
+            if kind == "got":
+                self.tell("received", at, process=target, **fact)
+            else:
+                self.fault(kind, at, **fact, **({"target": target} if target else {}))
+        return self
 
     def begin(self, start: float, at: float, worker: str = "worker-1", entry: str = "e", **fact: Any) -> str:
         self.executions += 1
@@ -125,10 +145,6 @@ def edited(**change: Any) -> History:
     for start in (100, 200, 300, 400):
         history.run(start)
     return history.tell("schedule", 455, asked=450, entry="e", **change)
-
-
-def begun(start: float, at: float, **given: Any) -> History:
-    return History(**given).run(start, at)
 
 
 def skipping(second: float, outcome: str = "done", *, due: float = 105) -> History:
@@ -298,11 +314,6 @@ def test_an_entry_that_is_edited_while_it_is_paused():
         history.judged()
 
 
-def moved(by: float, at: float) -> History:
-    """The server's clock is moved at 50, and the window of 100 begins."""
-    return History().fault("clock", 50, target="server", by=by).run(100, at)
-
-
 def busy(at: float) -> History:
     """Both workers execute windows of another entry until 108."""
     history = History({"e": {"starts": [100]}, "f": {"starts": [98, 99]}})
@@ -313,9 +324,9 @@ def busy(at: float) -> History:
     return history.run(100, at)
 
 
-def hit(kind: str, target: str, at: float, begins: float, until: float | None = None) -> History:
-    until = at + 1 if until is None else until
-    return History().fault(kind, at, target=target, until=until).run(100, begins)
+def hit(faults: str, begins: float, **settings: Any) -> History:
+    """The window of 100 begins then, and this befalls it."""
+    return History(**settings).after(faults).run(100, begins)
 
 
 def waited(got: float, begins: float) -> History:
@@ -325,10 +336,6 @@ def waited(got: float, begins: float) -> History:
     history.entries = {"e": {"starts": [100]}, "f": {"starts": [98]}}
     history.fault("killed", 103, target="worker-1", until=104).end(98, 103, busy_with, "killed", "f")
     return history.run(98, 120, "worker-2", "f").run(100, begins, "worker-2")
-
-
-def lost(begins: float) -> History:
-    return History().fault("lost", 100, entry="e", start=100).run(100, begins)
 
 
 def woken() -> History:
@@ -433,7 +440,11 @@ def no_rest(until: float, at: float) -> History:
 
 
 KEEP: dict[str, list[Callable[[], History]]] = {
-    "early": [lambda: begun(100, 100), lambda: moved(30, 70), lambda: moved(-30, 130)],
+    "early": [
+        lambda: hit("", 100),
+        lambda: hit("clock server 50 by=30", 70),
+        lambda: hit("clock server 50 by=-30", 130),
+    ],
     "not-owed": [
         lambda: edited(description=None),
         lambda: (
@@ -448,22 +459,17 @@ KEEP: dict[str, list[Callable[[], History]]] = {
     ],
     "late": [
         lambda: held_by_nobody(151, hit=True),
-        lambda: begun(100, 100.9),
+        lambda: hit("", 100.9),
         lambda: busy(108.5),
-        lambda: hit("killed", "beat-1", 100.1, 105),
-        lambda: lost(700),
+        lambda: hit("killed beat-1 100.1..101.1", 105),
+        lambda: hit("lost 100", 700),
         lambda: waited(101, 137),
         lambda: waited(102.5, 700),
-        lambda: History().fault("delayed", 100, entry="e", start=100, until=900).run(100, 900.5),
-        lambda: History().fault("away", 100.2, target="server", until=150).run(100, 184),
-        lambda: History().fault("away", 100.2, target="broker", until=150).run(100, 184),
-        lambda: (
-            History()
-            .fault("cut", 100.2, target="worker-1", until=130, **{"from": "server"})
-            .tell("received", 100.1, entry="e", start=100, process="worker-1")
-            .run(100, 133)
-        ),
-        lambda: History(received=False).fault("killed", 100.2, target="worker-1", until=101).run(100, 700),
+        lambda: hit("delayed 100..900", 900.5),
+        lambda: hit("away server 100.2..150", 184),
+        lambda: hit("away broker 100.2..150", 184),
+        lambda: hit("cut worker-1 100.2..130 from=server; got worker-1 100.1", 133),
+        lambda: hit("killed worker-1 100.2..101", 700, received=False),
         lambda: outage("all", [100, 200, 300]),
         lambda: in_turn("buffer_all", (105, 120.2), (110, 121.5)),
         lambda: in_turn("buffer_all", (105, 154), (110, 155.5)),
@@ -544,8 +550,8 @@ def moved_while_running(by: float) -> History:
 
 
 BREAK: list[tuple[str, Callable[[], History]]] = [
-    ("early", lambda: begun(100, 99.9)),
-    ("early", lambda: moved(-30, 129)),
+    ("early", lambda: hit("", 99.9)),
+    ("early", lambda: hit("clock server 50 by=-30", 129)),
     ("not-owed", lambda: History().run(100).run(150)),
     ("not-owed", lambda: edited(description=None).run(500)),
     (
@@ -562,15 +568,15 @@ BREAK: list[tuple[str, Callable[[], History]]] = [
     ("not-owed", lambda: redeployed("edit", (400, "done"), (500, "done"))),
     ("late", lambda: held_by_nobody(151, hit=False)),
     ("late", lambda: held_by_nobody(153, hit=True)),
-    ("late", lambda: begun(100, 102)),
+    ("late", lambda: hit("", 102)),
     ("late", lambda: busy(110)),
-    ("late", lambda: hit("killed", "beat-1", 100.1, 106)),
-    ("late", lambda: hit("killed", "beat-1", 95, 102, until=200)),
-    ("late", lambda: hit("killed", "worker-2", 100.1, 103)),
-    ("late", lambda: lost(100 + 60 + 600 + 34 + 2)),
+    ("late", lambda: hit("killed beat-1 100.1..101.1", 106)),
+    ("late", lambda: hit("killed beat-1 95..200", 102)),
+    ("late", lambda: hit("killed worker-2 100.1..101.1", 103)),
+    ("late", lambda: hit("lost 100", 100 + 60 + 600 + 34 + 2)),
     ("late", lambda: waited(101, 140)),
-    ("late", lambda: History().fault("lost", 100, entry="f", start=100).run(100, 103)),
-    ("late", lambda: History().fault("away", 100.2, target="server", until=150).run(100, 186)),
+    ("late", lambda: hit("lost 100 entry=f", 103)),
+    ("late", lambda: hit("away server 100.2..150", 186)),
     ("late", lambda: in_turn("buffer_all", (105, 156), (110, 157.5))),
     ("late", lambda: in_turn("skip", (105, 120.2))),
     ("late", lambda: sharing(190)),
@@ -674,17 +680,6 @@ def others_busy(history: History, *workers: str) -> History:
     return history if len(workers) == 2 else history.run(98, 98, "worker-2", "f")
 
 
-def all_killed(kind: str, until: float) -> History:
-    history = History()
-    for number in (1, 2):
-        history.fault("killed", 95, target=f"{kind}-{number}", until=until)
-    return history
-
-
-def got(history: History, at: float, worker: str = "worker-1") -> History:
-    return history.tell("received", at, entry="e", start=100, process=worker)
-
-
 def left_out() -> History:
     history = History().tell("schedule", 50, entry="e", description=None, how="deploy")
     return history.tell("schedule", 130, asked=120, entry="e", description={"starts": [100]}, how="deploy")
@@ -699,100 +694,51 @@ def set_at(at: float, description: dict[str, Any]) -> History:
 
 
 SLOW = 60 + 600 + 34
-FROM_SERVER = {"from": "server"}
-LATEST: dict[str, tuple[float, Callable[[], History]]] = {
-    "nothing": (101, History),
-    "a beat is hit": (105.1, lambda: History().fault("killed", 100.1, target="beat-1", until=101)),
-    "both are, one after the other": (
-        109,
-        lambda: (
-            History()
-            .fault("killed", 100.1, target="beat-1", until=101)
-            .fault("frozen", 104, target="beat-2", until=105)
-        ),
-    ),
-    "a beat was hit before": (101, lambda: History().fault("killed", 95, target="beat-1", until=300)),
-    "no beat": (155, lambda: all_killed("beat", 150)),
-    "no beat was there just before": (103, lambda: all_killed("beat", 98)),
-    "no beat was there before that": (101, lambda: all_killed("beat", 95.5)),
+EXPIRES = {"entries": {"e": {"starts": [100], "expires": 50}}}
+#: How late it may begin, with what befalls it and the history's settings, or with all that is told before.
+LATEST: dict[str, tuple[Any, ...]] = {
+    "nothing": (101, ""),
+    "a beat is hit": (105.1, "killed beat-1 100.1..101"),
+    "both are, one after the other": (109, "killed beat-1 100.1..101; frozen beat-2 104..105"),
+    "a beat was hit before": (101, "killed beat-1 95..300"),
+    "no beat": (155, "killed beat-1 95..150; killed beat-2 95..150"),
+    "no beat was there just before": (103, "killed beat-1 95..98; killed beat-2 95..98"),
+    "no beat was there before that": (101, "killed beat-1 95..95.5; killed beat-2 95..95.5"),
     "no beat is there, one is restarted before it would have woken": (
-        125,
-        lambda: (
-            History()
-            .fault("frozen", 90, target="beat-1", until=900)
-            .fault("frozen", 91, target="beat-2", until=900)
-            .fault("killed", 95, target="beat-1", until=120)
-        ),
+        125, "frozen beat-1 90..900; frozen beat-2 91..900; killed beat-1 95..120"
     ),
     "a beat that is cut off is killed and restarted": (
-        155,
-        lambda: (
-            History()
-            .fault("cut", 90, target="beat-1", until=150, **FROM_SERVER)
-            .fault("frozen", 91, target="beat-2", until=900)
-            .fault("killed", 95, target="beat-1", until=120)
-        ),
+        155, "cut beat-1 90..150 from=server; frozen beat-2 91..900; killed beat-1 95..120"
     ),
-    "the server is away": (185, lambda: History().fault("away", 100.2, target="server", until=150)),
-    "workers try seldom": (
-        211,
-        lambda: History(recovery_interval=60).fault("away", 100.2, target="server", until=150),
-    ),
-    "the broker is away": (185, lambda: History().fault("away", 99, target="broker", until=150)),
-    "no worker": (175, lambda: all_killed("worker", 140)),
-    "its message is lost": (100 + SLOW, lambda: History().fault("lost", 100, entry="e", start=100)),
-    "a message was lost before, or later": (101, lambda: History().fault("lost", 102, entry="e", start=100)),
-    "its message is delayed": (901, lambda: History().fault("delayed", 100, entry="e", start=100, until=900)),
-    "its message comes twice": (101, lambda: History().fault("duplicated", 100, entry="e", start=100)),
-    "a failover": (100.5 + SLOW, lambda: History().fault("failover", 100.5, lose=0)),
-    "a failover that takes a while": (120 + SLOW, lambda: History().fault("failover", 100.5, lose=0, until=120)),
-    "the server's clock goes back": (
-        120.5 + SLOW,
-        lambda: History().fault("clock", 100.5, target="server", by=-20),
-    ),
-    "the server's clock went on before": (81, lambda: History().fault("clock", 50, target="server", by=20)),
-    "the server's clock goes on": (115.5, lambda: History().fault("clock", 80.5, target="server", by=25)),
-    "a worker's clock goes back": (101, lambda: History().fault("clock", 99, target="worker-1", by=-20)),
-    "its worker's clock is ahead, and it expires": (
-        139,
-        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-1", by=51), 100),
-    ),
-    "its worker's clock is ahead, and it expires later": (
-        101,
-        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-1", by=40), 100),
-    ),
-    "another worker's clock is ahead": (
-        101,
-        lambda: got(History({"e": {"starts": [100], "expires": 50}}).fault("clock", 99, target="worker-2", by=51), 100),
-    ),
-    "a reply is lost": (135.5, lambda: History().fault("reply", 100.5, target="worker-2")),
-    "its worker is killed, and had it": (
-        136,
-        lambda: got(History(), 100).fault("killed", 101, target="worker-1", until=102),
-    ),
-    "its worker is cut off, and had it": (
-        136,
-        lambda: got(History(), 100).fault("cut", 101, target="worker-1", until=130, **FROM_SERVER),
-    ),
-    "its worker is killed, and had just got it": (
-        100.5 + SLOW,
-        lambda: got(History(), 100).fault("killed", 100.5, target="worker-1", until=102),
-    ),
-    "another worker is killed": (
-        101,
-        lambda: got(History(), 100).fault("killed", 100.5, target="worker-2", until=102),
-    ),
-    "some worker is killed": (
-        100.5 + SLOW,
-        lambda: History(received=False).fault("killed", 100.5, target="worker-2", until=102),
-    ),
+    "the server is away": (185, "away server 100.2..150"),
+    "workers try seldom": (211, "away server 100.2..150", {"recovery_interval": 60}),
+    "the broker is away": (185, "away broker 99..150"),
+    "no worker": (175, "killed worker-1 95..140; killed worker-2 95..140"),
+    "its message is lost": (100 + SLOW, "lost 100"),
+    "a message was lost before, or later": (101, "lost 102"),
+    "its message is delayed": (901, "delayed 100..900"),
+    "its message comes twice": (101, "duplicated 100"),
+    "a failover": (100.5 + SLOW, "failover 100.5 lose=0"),
+    "a failover that takes a while": (120 + SLOW, "failover 100.5..120 lose=0"),
+    "the server's clock goes back": (120.5 + SLOW, "clock server 100.5 by=-20"),
+    "the server's clock went on before": (81, "clock server 50 by=20"),
+    "the server's clock goes on": (115.5, "clock server 80.5 by=25"),
+    "a worker's clock goes back": (101, "clock worker-1 99 by=-20"),
+    "its worker's clock is ahead, and it expires": (139, "clock worker-1 99 by=51; got worker-1 100", EXPIRES),
+    "its worker's clock is ahead, and it expires later": (101, "clock worker-1 99 by=40; got worker-1 100", EXPIRES),
+    "another worker's clock is ahead": (101, "clock worker-2 99 by=51; got worker-1 100", EXPIRES),
+    "a reply is lost": (135.5, "reply worker-2 100.5"),
+    "its worker is killed, and had it": (136, "got worker-1 100; killed worker-1 101..102"),
+    "its worker is cut off, and had it": (136, "got worker-1 100; cut worker-1 101..130 from=server"),
+    "its worker is killed, and had just got it": (100.5 + SLOW, "got worker-1 100; killed worker-1 100.5..102"),
+    "another worker is killed": (101, "got worker-1 100; killed worker-2 100.5..102"),
+    "some worker is killed": (100.5 + SLOW, "killed worker-2 100.5..102", {"received": False}),
     "all workers are busy": (109, lambda: others_busy(History(), "worker-1", "worker-2")),
     "one worker is busy": (101, lambda: others_busy(History(), "worker-1")),
-    "its worker is busy": (109, lambda: got(others_busy(History(), "worker-1"), 100)),
+    "its worker is busy": (109, lambda: others_busy(History(), "worker-1").after("got worker-1 100")),
     "some worker is busy": (109, lambda: others_busy(History(received=False), "worker-1")),
     "one worker is busy, the other one away": (
-        107,
-        lambda: others_busy(History(), "worker-1").fault("killed", 99.5, target="worker-2", until=106),
+        107, lambda: others_busy(History(), "worker-1").after("killed worker-2 99.5..106")
     ),
     "workers execute two at once": (101, lambda: others_busy(History(concurrency=2), "worker-1", "worker-2")),
     "a deploy left it out": (135, left_out),
@@ -801,15 +747,19 @@ LATEST: dict[str, tuple[float, Callable[[], History]]] = {
     "it was set just before": (102, lambda: set_at(99, {"starts": [50, 100]})),
     "it was set when it was due": (101, lambda: set_at(100.5, {"starts": [100], "catch_up": "all"})),
     "its options were set just before": (101, lambda: set_at(99, {"starts": [100], "catch_up": "all"})),
-}
+}  # fmt: skip
+
+
+def befallen(what: str | Callable[[], History], settings: dict[str, Any] | None = None) -> History:
+    return History(**(settings or {})).after(what) if isinstance(what, str) else what()
 
 
 @pytest.mark.parametrize("case", LATEST)
 def test_a_window_may_be_so_late_and_no_later(case):
     """The bound follows from the settings and the faults, to the instant."""
-    latest, made = LATEST[case]
+    latest, *made = LATEST[case]
     for at, rules in ((latest - 0.05, set()), (latest + 0.05, {"late"})):
-        history = made()
+        history = befallen(*made)
         history.end(100, at + 0.02, history.begin(100, at, "worker-2")).record(100, at + 0.02)
         assert set(history.judged().found) == rules
 
@@ -817,10 +767,10 @@ def test_a_window_may_be_so_late_and_no_later(case):
 @pytest.mark.parametrize("case", LATEST)
 def test_a_window_that_never_begins_is_late_too(case):
     """What never began is judged when the history ends, even if nothing says that the faults are over."""
-    latest, made = LATEST[case]
-    if latest > max((at for at, _ in made().facts), default=0):
-        assert set(made().judged(latest - 0.05, healed=None).found) == set()
-    assert set(made().judged(latest + 200, healed=None).found) == {"late"}
+    latest, *made = LATEST[case]
+    if latest > max((at for at, _ in befallen(*made).facts), default=0):
+        assert set(befallen(*made).judged(latest - 0.05, healed=None).found) == set()
+    assert set(befallen(*made).judged(latest + 200, healed=None).found) == {"late"}
 
 
 def test_when_all_has_ended_is_stated():
@@ -836,54 +786,48 @@ def test_when_all_has_ended_is_stated():
 # When another execution may begin
 
 
-def second_at(at: float, *faults: tuple[str, float, dict[str, Any]], **settings: Any) -> set[str]:
+def second_at(at: float, faults: str, *, known: float = END, **settings: Any) -> set[str]:
     """The first execution runs from 100 to 200; which rules break if another one begins at that time."""
-    history = History(**settings)
-    history.tell("received", 99.5, entry="e", start=100, process="worker-1")
-    one = history.begin(100, 100)
-    for kind, when, fault in faults:
-        history.fault(kind, when, **fault)
-    two = history.begin(100, at, "worker-2")
+    history = History(**settings).after(faults).after("got worker-1 99.5")
+    history.facts = [fact for fact in history.facts if fact[0] <= known]
+    one, two = history.begin(100, 100), history.begin(100, at, "worker-2")
     history.end(100, at + 0.2, two).end(100, max(200, at + 1), one, "stale")
     return set(history.record(100, at + 0.2).judged().found)
 
 
-def cut(at: float, until: float, worker: str = "worker-1") -> tuple[str, float, dict[str, Any]]:
-    return "cut", at, {"target": worker, "until": until, **FROM_SERVER}
-
-
-SERVER_AWAY = ("away", 101, {"target": "server", "until": 150})
-EARLIEST: dict[str, tuple[float, list[tuple[str, float, dict[str, Any]]]]] = {
+CUT = "cut worker-1 101..150 from=server"
+EARLIEST = {
     # 30 s of lease, of which the last renewal may have taken 10 and noise 1.
-    "cut off": (120, [cut(101, 150)]),
-    "frozen": (120, [("frozen", 101, {"target": "worker-1", "until": 150})]),
-    "the server is away": (120, [SERVER_AWAY]),
-    "cut off and back, but for less than a second": (120, [cut(101, 110), cut(110.95, 150)]),
-    "cut off, and again after a second": (130.1, [cut(101, 110), cut(111.1, 150)]),
-    "cut off, and the server's clock goes on": (108, [cut(101, 150), ("clock", 105, {"target": "server", "by": 12})]),
-    "cut off, and the server's clock goes back": (
-        132,
-        [cut(101, 150), ("clock", 105, {"target": "server", "by": -12})],
+    "cut off": (120, CUT),
+    "frozen": (120, "frozen worker-1 101..150"),
+    "the server is away": (120, "away server 101..150"),
+    "cut off and back, but for less than a second": (
+        120, "cut worker-1 101..110 from=server; cut worker-1 110.95..150 from=server"
     ),
-    "the server's clock goes on by more": (105, [("clock", 105, {"target": "server", "by": 19})]),
-    "a failover that lost its begin": (109.9, [("failover", 109.9, {"lose": 9})]),
-    "a failover that lost its renewals": (125, [("failover", 125, {"lose": 19})]),
-}
-NEVER: dict[str, list[tuple[str, float, dict[str, Any]]]] = {
-    "nothing": [],
-    "another worker is cut off": [cut(101, 140, "worker-2")],
-    "only the broker doesn't hear of it": [("cut", 101, {"target": "worker-1", "from": "broker", "until": 150})],
-    "cut off for less": [cut(101, 119.9)],
-    "cut off before it began": [cut(60, 98.9)],
-    "the server's clock goes on by less": [("clock", 105, {"target": "server", "by": 18.9})],
-    "a worker's clock goes on": [("clock", 105, {"target": "worker-1", "by": 100})],
-    "a failover that lost what was written later": [("failover", 110.1, {"lose": 9})],
-    "a failover that lost less than a lease": [("failover", 125, {"lose": 18.9})],
-    "a failover that lost nothing": [("failover", 102, {"lose": 0})],
-    "a failover after it": [("failover", 160, {"lose": 100})],
-    "a failover before it": [("failover", 98, {"lose": 100})],
-    "its replies are lost": [("reply", 101, {"target": "worker-1"})],
-    "its message comes twice": [("duplicated", 101, {"entry": "e", "start": 100})],
+    "cut off, and again after a second": (
+        130.1, "cut worker-1 101..110 from=server; cut worker-1 111.1..150 from=server"
+    ),
+    "cut off, and the server's clock goes on": (108, f"{CUT}; clock server 105 by=12"),
+    "cut off, and the server's clock goes back": (132, f"{CUT}; clock server 105 by=-12"),
+    "the server's clock goes on by more": (105, "clock server 105 by=19"),
+    "a failover that lost its begin": (109.9, "failover 109.9 lose=9"),
+    "a failover that lost its renewals": (125, "failover 125 lose=19"),
+}  # fmt: skip
+NEVER = {
+    "nothing": "",
+    "another worker is cut off": "cut worker-2 101..140 from=server",
+    "only the broker doesn't hear of it": "cut worker-1 101..150 from=broker",
+    "cut off for less": "cut worker-1 101..119.9 from=server",
+    "cut off before it began": "cut worker-1 60..98.9 from=server",
+    "the server's clock goes on by less": "clock server 105 by=18.9",
+    "a worker's clock goes on": "clock worker-1 105 by=100",
+    "a failover that lost what was written later": "failover 110.1 lose=9",
+    "a failover that lost less than a lease": "failover 125 lose=18.9",
+    "a failover that lost nothing": "failover 102 lose=0",
+    "a failover after it": "failover 160 lose=100",
+    "a failover before it": "failover 98 lose=100",
+    "its replies are lost": "reply worker-1 101",
+    "its message comes twice": "duplicated 101",
 }
 
 
@@ -891,27 +835,27 @@ NEVER: dict[str, list[tuple[str, float, dict[str, Any]]]] = {
 def test_another_execution_may_begin_then_and_no_earlier(case):
     """An overlap is allowed from the instant on at which the first one may have lost its lease."""
     earliest, faults = EARLIEST[case]
-    assert second_at(earliest + 0.05, *faults) == set()
-    assert second_at(earliest - 0.05, *(fault for fault in faults if fault[1] <= earliest - 0.05)) == {"overlap"}
+    assert second_at(earliest + 0.05, faults) == set()
+    assert second_at(earliest - 0.05, faults, known=earliest - 0.05) == {"overlap"}
 
 
 @pytest.mark.parametrize("case", NEVER)
 def test_another_execution_may_never_begin(case):
     """What isn't out of contact for longer than its lease keeps its window."""
-    assert second_at(150, *NEVER[case]) == {"overlap"}
+    assert second_at(150, NEVER[case]) == {"overlap"}
 
 
 def test_the_noise_of_renewals_may_be_less_than_that_of_begins():
     """Where a simulation knows it, an overlap is allowed no earlier than the lease may really have passed."""
-    assert second_at(120.5, cut(101, 150)) == set()
-    assert second_at(120.5, cut(101, 150), renew_noise=0.1) == {"overlap"}
-    assert second_at(121, cut(101, 150), renew_noise=0.1) == set()
+    assert second_at(120.5, CUT) == set()
+    assert second_at(120.5, CUT, renew_noise=0.1) == {"overlap"}
+    assert second_at(121, CUT, renew_noise=0.1) == set()
 
 
 def test_replicas_that_are_waited_for_lose_nothing():
     """With wait_replicas a failover allows no second execution."""
-    assert second_at(150, ("failover", 102, {"lose": 100})) == set()
-    assert second_at(150, ("failover", 102, {"lose": 100}), wait_replicas=1) == {"overlap"}
+    assert second_at(150, "failover 102 lose=100") == set()
+    assert second_at(150, "failover 102 lose=100", wait_replicas=1) == {"overlap"}
 
 
 def repeated(kind: str, at: float, **fault: Any) -> set[str]:
@@ -999,7 +943,7 @@ def test_a_history_may_state_when_all_has_ended():
 def test_a_judge_may_do_without_a_rule():
     """What a history doesn't tell enough for isn't judged, and its counts say so."""
     judge = Judge(without=["late"])
-    for line in begun(100, 150).lines():
+    for line in hit("", 150).lines():
         judge.take(json.loads(line))
     judgement = judge.finish()
     assert judgement.clean
@@ -1022,12 +966,12 @@ def test_a_judge_may_do_without_a_rule():
 )
 def test_what_waits_unseen_may_be_late(waited, found):
     """Only what delays this window: its worker, a queue, or beats that all wait. It is as late as if they were away."""
-    assert set(judge(begun(100, 139).lines(), waited).found) == ({found} if found else set())
+    assert set(judge(hit("", 139).lines(), waited).found) == ({found} if found else set())
 
 
 def test_what_waits_doesnt_make_a_fault_of_others_its_own():
     """Another worker that is hit while one beat waits allows nothing."""
-    history = begun(100, 139).fault("killed", 103, target="worker-2", until=104)
+    history = hit("", 139).fault("killed", 103, target="worker-2", until=104)
     assert set(judge(history.lines(), [Wait(100, 105, "beat-1")]).found) == {"late"}
 
 
@@ -1219,7 +1163,7 @@ def test_a_line_that_is_none_is_named(line, expected):
 def test_a_fault_after_the_last_one_is_refused():
     """What is judged after healed is without faults."""
     with pytest.raises(HistoryError, match="a fault after healed"):
-        hit("killed", "beat-1", 3000, 100.1).judged(healed=2000)
+        hit("killed beat-1 3000..3001", 100.1).judged(healed=2000)
 
 
 def test_a_history_without_begin_or_end_is_refused():

@@ -13,8 +13,6 @@ from .faults import cells
 if TYPE_CHECKING:
     from .episode import Result
 
-__all__ = ("Played", "Total")
-
 
 @dataclass
 class Played:

@@ -16,8 +16,6 @@ from .judge import HistoryError, Violation, judge, waits
 if TYPE_CHECKING:
     from .episode import Result
 
-__all__ = ("judged", "rule_of")
-
 
 def rule_of(line: str) -> str:
     """The rule that a line of what is wrong speaks of."""

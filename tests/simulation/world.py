@@ -16,7 +16,7 @@ from celery_once_beat.windows import format_instant
 from .broker import Broker, Channel
 from .installed import forget, let_run, on_switch
 from .judge_history import QUEUE, Wait
-from .kernel import EPOCH, FOREVER, SECOND, Kernel, Killed, Process
+from .kernel import EPOCH, SECOND, Kernel, Process
 from .network import Connection, Server, split_wait
 from .recorder import line_of, read_requests
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .recorder import Line
     from .replay import Replay
     from .standing_clock import StandingClock
-
-__all__ = ("World",)
 
 #: The task that is told of windows that end in anything but done.
 TELL = "sim.tell"
@@ -474,6 +472,3 @@ class World:
 def start_of(instant: Any) -> float:
     """An aware datetime as seconds of true time."""
     return round(instant.timestamp() * SECOND - EPOCH * SECOND) / SECOND
-
-
-__all__ += ("FOREVER", "Killed", "start_of")
