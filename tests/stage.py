@@ -20,19 +20,7 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
-from celery_once_beat.store.model import (
-    Again,
-    Begun,
-    Claimed,
-    ClaimRequest,
-    Confirmed,
-    Finished,
-    HandedOver,
-    LoadRequest,
-    Published,
-    Taken,
-    Waits,
-)
+from celery_once_beat.store import model as r
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -90,7 +78,7 @@ class Stage:
         if "alive" in given:
             self.live(*given.pop("alive"))
         said = {"ttl": 86_400.0, "known": T0, **given}
-        request = LoadRequest(entry, beat, mark, end_rules=EndRules(**limits), **said)
+        request = r.LoadRequest(entry, beat, mark, end_rules=EndRules(**limits), **said)
         return self.store.load_many([request])[0]
 
     def unload(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:
@@ -106,31 +94,31 @@ class Stage:
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
         mark = given.pop("mark", MARK)
-        reply = self.store.claim_many(beat, [ClaimRequest(window, since, mark, **given)])[0]
-        if isinstance(reply, Claimed):
+        reply = self.store.claim_many(beat, [r.ClaimRequest(window, since, mark, **given)])[0]
+        if isinstance(reply, r.Claimed):
             self.turn = reply.turn
         return reply
 
     def claim_nth(self, number: int) -> None:
         """Claim this window of the entry, from the cursor at the one before; it is what the test speaks of from now."""
         self.start = nth(number)
-        assert isinstance(self.claim(since=nth(number - 1)), Claimed)
+        assert isinstance(self.claim(since=nth(number - 1)), r.Claimed)
 
     def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
         return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
 
     def astray(self) -> Any:
-        return self.store.confirm_many([(self.window, self.turn, Published.ASTRAY, START)])[0]
+        return self.store.confirm_many([(self.window, self.turn, r.Published.ASTRAY, START)])[0]
 
     def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
         reply = self.store.take_many(beat, [(self.window, mark)])[0]
-        if isinstance(reply, Taken):
+        if isinstance(reply, r.Taken):
             self.turn = reply.turn
         return reply
 
     def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
         reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
-        if isinstance(reply, Begun):
+        if isinstance(reply, r.Begun):
             self.fences[owner] = reply.fence
         return reply
 
@@ -148,15 +136,15 @@ class Stage:
 
     def execute(self, owner: str = "A", outcome: str = "done", **given: Any) -> None:
         """Begin the window, and end it."""
-        assert isinstance(self.begin(owner), Begun)
-        assert self.finish(owner, outcome, **given) == (Again() if "again_after" in given else Finished())
+        assert isinstance(self.begin(owner), r.Begun)
+        assert self.finish(owner, outcome, **given) == (r.Again() if "again_after" in given else r.Finished())
 
     def discard(self, outcome: str = "expired", retry: int = 0, owner: str = "P") -> Any:
         return self.store.close_window(self.window, owner, outcome, retry)
 
     def backfill(self, beat: str = "cli") -> Any:
         reply = self.store.backfill(self.window, beat)
-        if isinstance(reply, Claimed):
+        if isinstance(reply, r.Claimed):
             self.turn = reply.turn
         return reply
 
@@ -274,17 +262,17 @@ def _unseen(stage: Stage) -> None:
 
 
 def _claimed(stage: Stage) -> None:
-    assert isinstance(stage.claim(), Claimed)
+    assert isinstance(stage.claim(), r.Claimed)
 
 
 def _published(stage: Stage) -> None:
     _claimed(stage)
-    assert stage.confirm() == Confirmed()
+    assert stage.confirm() == r.Confirmed()
 
 
 def _running(stage: Stage) -> None:
     _published(stage)
-    assert isinstance(stage.begin("A"), Begun)
+    assert isinstance(stage.begin("A"), r.Begun)
 
 
 def _died(stage: Stage) -> None:
@@ -295,17 +283,17 @@ def _died(stage: Stage) -> None:
 def _taken(stage: Stage) -> None:
     _died(stage)
     stage.overdue()
-    assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.take(), r.Taken)
 
 
 def _followed(stage: Stage) -> None:
     _taken(stage)
-    assert isinstance(stage.begin("B"), Begun)
+    assert isinstance(stage.begin("B"), r.Begun)
 
 
 def _waiting(stage: Stage) -> None:
     _running(stage)
-    assert stage.hand_over("A", 1) == HandedOver()
+    assert stage.hand_over("A", 1) == r.HandedOver()
 
 
 def _due_again(stage: Stage) -> None:
@@ -315,18 +303,18 @@ def _due_again(stage: Stage) -> None:
 
 def _again(stage: Stage) -> None:
     _running(stage)
-    assert stage.finish("A", "failed", DELAY) == Again()
+    assert stage.finish("A", "failed", DELAY) == r.Again()
 
 
 def _again_taken(stage: Stage) -> None:
     _again(stage)
     stage.overdue()
-    assert isinstance(stage.take(), Taken)
+    assert isinstance(stage.take(), r.Taken)
 
 
 def _closed(stage: Stage) -> None:
     _running(stage)
-    assert stage.finish("A") == Finished()
+    assert stage.finish("A") == r.Finished()
 
 
 def _closed_long_ago(stage: Stage) -> None:
@@ -335,7 +323,7 @@ def _closed_long_ago(stage: Stage) -> None:
 
 
 def _ahead(stage: Stage) -> None:
-    assert isinstance(stage.begin("A"), Begun)
+    assert isinstance(stage.begin("A"), r.Begun)
 
 
 def _before(stage: Stage) -> None:
@@ -356,23 +344,23 @@ def _waits_turn(stage: Stage) -> None:
     stage.load(overlap="buffer_all")
     _published(stage)
     other = WindowKey(ENTRY, nth(2))
-    request = ClaimRequest(other, nth(1), MARK)
-    assert isinstance(stage.store.claim_many("beat-1", [request])[0], Claimed)
+    request = r.ClaimRequest(other, nth(1), MARK)
+    assert isinstance(stage.store.claim_many("beat-1", [request])[0], r.Claimed)
     begun = stage.store.begin(other, "H", LEASE)
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, r.Begun)
     stage.fences["H"] = begun.fence
-    assert stage.begin("A") == Waits(other.start)
+    assert stage.begin("A") == r.Waits(other.start)
 
 
 def _its_turn(stage: Stage) -> None:
     _waits_turn(stage)
     ended = stage.store.finish(Ending(WindowKey(ENTRY, nth(2)), "H", stage.fences["H"], "done"))
-    assert ended == Finished()
+    assert ended == r.Finished()
 
 
 def _waits_slot(stage: Stage) -> None:
     _published(stage)
-    assert stage.store.begin(stage.window, "A", LEASE, no_slot="reports") == Waits(None)
+    assert stage.store.begin(stage.window, "A", LEASE, no_slot="reports") == r.Waits(None)
 
 
 STATES: dict[str, Callable[[Stage], None]] = {
@@ -409,7 +397,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "claim, beat-2": lambda s: s.claim("beat-2"),
     "confirm": lambda s: s.confirm(),
     "unconfirm": lambda s: s.confirm(published=False),
-    "not yet": lambda s: s.confirm(published=Published.NOT_YET),
+    "not yet": lambda s: s.confirm(published=r.Published.NOT_YET),
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,

@@ -25,17 +25,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainW
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
-from celery_once_beat.store.model import (
-    Begun,
-    Claimed,
-    ClaimRequest,
-    Confirmation,
-    Finished,
-    Loaded,
-    LoadRequest,
-    Moved,
-    Taken,
-)
+from celery_once_beat.store import model as r
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
@@ -90,7 +80,7 @@ class Claimer(Driver):
     def _load(self) -> None:
         missing = [entry for entry in ENTRIES if entry not in self.cursors]
         requests = [
-            LoadRequest(
+            r.LoadRequest(
                 entry,
                 self.name,
                 _MARK,
@@ -101,13 +91,13 @@ class Claimer(Driver):
             for entry in missing
         ]
         for entry, reply in zip(missing, self.store.load_many(requests) if requests else (), strict=True):
-            if isinstance(reply, Loaded) and not reply.paused:
+            if isinstance(reply, r.Loaded) and not reply.paused:
                 self.cursors[entry] = reply.cursor
 
     def _claim(self) -> None:
         entries = self.random.sample(sorted(self.cursors), len(self.cursors))
         requests = [
-            ClaimRequest(WindowKey(entry, self.cursors[entry] + timedelta(seconds=1)), self.cursors[entry], _MARK)
+            r.ClaimRequest(WindowKey(entry, self.cursors[entry] + timedelta(seconds=1)), self.cursors[entry], _MARK)
             for entry in entries
         ]
         if not requests:
@@ -116,10 +106,10 @@ class Claimer(Driver):
         jobs = []
         for request, reply in zip(requests, self.store.claim_many(self.name, requests), strict=True):
             tell(self.ledger, "claim", request.window, reply)
-            if isinstance(reply, Claimed):
+            if isinstance(reply, r.Claimed):
                 self.cursors[request.window.entry] = request.window.start
                 jobs.append((request.window, reply.turn))
-            elif isinstance(reply, Moved):
+            elif isinstance(reply, r.Moved):
                 self.cursors[request.window.entry] = reply.cursor
             elif isinstance(reply, StoreUnavailableError):
                 away = reply
@@ -132,7 +122,7 @@ class Claimer(Driver):
     def _publish(self, jobs: list[tuple[WindowKey, int]]) -> None:
         if jobs:
             self.broker.lpush(JOBS, *(json.dumps([w.entry, format_instant(w.start)]) for w, _ in jobs))
-            self.store.confirm_many([Confirmation(window, turn, 1, _START_TIMEOUT) for window, turn in jobs])
+            self.store.confirm_many([r.Confirmation(window, turn, 1, _START_TIMEOUT) for window, turn in jobs])
 
     def _recover(self) -> None:
         found = self.store.overdue(self.name, datetime.now(timezone.utc), 100)
@@ -149,7 +139,7 @@ class Claimer(Driver):
         replies = self.store.take_many(self.name, [(window, _MARK) for window in windows])
         for window, reply in zip(windows, replies, strict=True):
             tell(self.ledger, "take", window, reply)
-            if isinstance(reply, Taken):
+            if isinstance(reply, r.Taken):
                 jobs.append((window, reply.turn))
         self._publish(jobs)
 
@@ -167,13 +157,13 @@ class Executor(Driver):
     def _execute(self, window: WindowKey) -> None:
         owner = f"{self.name}:{uuid.uuid4().hex[:8]}"
         begun = self._patiently("begin", window, lambda: self.store.begin(window, owner, _LEASE))
-        if not isinstance(begun, Begun):
+        if not isinstance(begun, r.Begun):
             return
         fields = {"entry": window.entry, "start": format_instant(window.start), "fence": begun.fence}
         self.ledger.write("start", **fields)
         self.ledger.write("finish", **fields)
         done = self._patiently("finish", window, lambda: self.store.finish(Ending(window, owner, begun.fence, "done")))
-        if isinstance(done, Finished):
+        if isinstance(done, r.Finished):
             self.ledger.write("recorded", **fields)
 
     def _patiently(self, verb: str, window: WindowKey, send: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,21 +21,8 @@ from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
+from celery_once_beat.store import model as r
 from celery_once_beat.store.lookup import Lookup
-from celery_once_beat.store.model import (
-    Acquired,
-    Begun,
-    Claimed,
-    ClaimRequest,
-    Finished,
-    Full,
-    Loaded,
-    LoadRequest,
-    Renewal,
-    Renewed,
-    Taken,
-    Waits,
-)
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -70,17 +58,37 @@ def cluster(_whole: Cluster) -> Iterator[Cluster]:
 
 def load(store: Store, entries: list[str] = ENTRIES) -> list[Any]:
     return store.load_many(
-        LoadRequest(entry, "beat-1", MARK, 86_400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)
+        r.LoadRequest(entry, "beat-1", MARK, 86_400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)
         for entry in entries
     )
 
 
 def claim(store: Store, entries: list[str] = ENTRIES, beat: str = "beat-1") -> list[Any]:
-    return store.claim_many(beat, [ClaimRequest(window(entry), T0, MARK) for entry in entries])
+    return store.claim_many(beat, [r.ClaimRequest(window(entry), T0, MARK) for entry in entries])
 
 
 def window(entry: str) -> WindowKey:
     return WindowKey(entry, T0 + timedelta(minutes=1))
+
+
+@contextmanager
+def some_gone(cluster: Cluster) -> Iterator[None]:
+    """Who asks for what the other nodes have gets it while some are gone; those are started again."""
+    for node in cluster.servers:
+        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+    try:
+        yield
+    finally:
+        for node in cluster.servers:
+            if not node.alive:
+                node.restart()
+        for node in cluster.servers:
+            ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+
+
+def kill_with_replica(cluster: Cluster, node: RedisServer) -> None:
+    for server in (cluster.replica_of(node), node):
+        os.kill(server.pid, signal.SIGKILL)
 
 
 def slots_of(node: RedisServer) -> set[int]:
@@ -107,15 +115,15 @@ def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
             mine = lives_on(store, node)
             assert mine
             assert set(ENTRIES) - mine
-            assert all(isinstance(reply, Loaded) for reply in load(store))
+            assert all(isinstance(reply, r.Loaded) for reply in load(store))
             replica.pause()
             replies = dict(zip(ENTRIES, claim(store), strict=True))
             assert {entry for entry, reply in replies.items() if isinstance(reply, UncertainWriteError)} == mine
-            assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == set(ENTRIES) - mine
+            assert {entry for entry, reply in replies.items() if isinstance(reply, r.Claimed)} == set(ENTRIES) - mine
             replica.resume()
             again = sorted(mine)
             wait_until(
-                lambda: all(isinstance(reply, Claimed) for reply in claim(store, again)),  # noqa: B023
+                lambda: all(isinstance(reply, r.Claimed) for reply in claim(store, again)),  # noqa: B023
                 "certain once the replica is back",
                 60,
             )
@@ -127,27 +135,17 @@ def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
 @pytest.mark.long
 def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
     """A dead master whose replica is dead too: its entries are unavailable, each other one is claimed."""
-    for node in cluster.servers:
-        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
     node = cluster.masters()[0]
-    replica = cluster.replica_of(node)
-    try:
-        with cluster.store() as store:
-            load(store)
-            mine = lives_on(store, node)
-            for server in (replica, node):
-                os.kill(server.pid, signal.SIGKILL)
-            replies = dict(zip(ENTRIES, claim(store), strict=True))
-            unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
-            assert unavailable == mine
-            assert {entry for entry, reply in replies.items() if isinstance(reply, Claimed)} == set(ENTRIES) - mine
-            with pytest.raises(StoreUnavailableError):
-                store.begin(window(min(mine)), "A", 30.0)
-    finally:
-        for server in (node, replica):
-            server.restart()
-        for each in cluster.servers:
-            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+    with some_gone(cluster), cluster.store() as store:
+        load(store)
+        mine = lives_on(store, node)
+        kill_with_replica(cluster, node)
+        replies = dict(zip(ENTRIES, claim(store), strict=True))
+        unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
+        assert unavailable == mine
+        assert {entry for entry, reply in replies.items() if isinstance(reply, r.Claimed)} == set(ENTRIES) - mine
+        with pytest.raises(StoreUnavailableError):
+            store.begin(window(min(mine)), "A", 30.0)
 
 
 @pytest.mark.parametrize("which", ["with the beats", "without"])
@@ -156,20 +154,16 @@ def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
     cluster: Cluster, system: System, which: str
 ) -> None:
     """A dead master without a replica, also the one that keeps who lives: only its own entries wait for it."""
-    for server in cluster.servers:
-        ask(server, "CONFIG", "SET", "cluster-require-full-coverage", "no")
     system.use_store(cluster.url)
     system.check_law = False
     system.entries = {entry: {"task": "apps.once_app.work", "every": 1.0} for entry in ENTRIES}
     beats_slot = key_slot(system.store.keys.of_beats["beats"].encode())
     node = next(m for m in cluster.masters() if (beats_slot in slots_of(m)) == (which == "with the beats"))
     others = sorted(set(ENTRIES) - lives_on(system.store, node))
-    replica = cluster.replica_of(node)
-    try:
+    with some_gone(cluster):
         beat = system.beat()
         wait_until(lambda: all(map(system.store.account, ENTRIES)), "all are loaded", 60)
-        for server in (replica, node):
-            os.kill(server.pid, signal.SIGKILL)
+        kill_with_replica(cluster, node)
         wait_until(lambda: "nothing is claimed until" in beat.log, "the beat has met it", 60)
         seen = {entry: system.account(entry) for entry in others}
         # No worker runs: what was published is overdue after 3 s.
@@ -183,11 +177,6 @@ def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(
         assert beat.log.count("nothing is claimed until") == 1, "said once while it lasts"
         assert "can be used again, after" not in beat.log
         beat.stop()
-    finally:
-        for server in (node, replica):
-            server.restart()
-        for each in cluster.servers:
-            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
 
 
 @pytest.mark.long
@@ -209,7 +198,7 @@ def test_a_slot_on_its_way_to_another_node_is_followed(cluster: Cluster) -> None
         ask(old, "CLUSTER", "SETSLOT", slot, "MIGRATING", names[new.port])
         try:
             assert store.accounts(entries) == [None] * len(entries)
-            for verb, done in ((load, Loaded), (claim, Claimed)):
+            for verb, done in ((load, r.Loaded), (claim, r.Claimed)):
                 replies = dict(zip(ENTRIES, verb(store), strict=True))
                 unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
                 assert unavailable == set(entries)
@@ -217,11 +206,11 @@ def test_a_slot_on_its_way_to_another_node_is_followed(cluster: Cluster) -> None
         finally:
             for node in (new, *(node for node in cluster.masters() if node is not new)):
                 ask(node, "CLUSTER", "SETSLOT", slot, "NODE", names[new.port])
-        assert all(isinstance(reply, Loaded) for reply in load(store, entries))
-        assert all(isinstance(reply, Claimed) for reply in claim(store, entries))
+        assert all(isinstance(reply, r.Loaded) for reply in load(store, entries))
+        assert all(isinstance(reply, r.Claimed) for reply in claim(store, entries))
         begun = store.begin(window(entries[0]), "A", 30.0)
-        assert isinstance(begun, Begun)
-        assert isinstance(store.finish(Ending(window(entries[0]), "A", begun.fence, "done")), Finished)
+        assert isinstance(begun, r.Begun)
+        assert isinstance(store.finish(Ending(window(entries[0]), "A", begun.fence, "done")), r.Finished)
         assert store.account(entries[0]).counts == {"done": 1}
 
 
@@ -232,9 +221,9 @@ def test_scripts_are_sent_to_the_node_that_lacks_them(cluster: Cluster) -> None:
         claim(store)
         node = cluster.masters()[-1]
         ask(node, "SCRIPT", "FLUSH")
-        assert [type(reply) for reply in load(store)] == [Loaded] * len(ENTRIES)
+        assert [type(reply) for reply in load(store)] == [r.Loaded] * len(ENTRIES)
         again = claim(store)
-        assert all(isinstance(reply, Claimed) for reply in again), again
+        assert all(isinstance(reply, r.Claimed) for reply in again), again
         with redis.Redis(port=cluster.masters()[0].port) as client:
             client.config_resetstat()
             load(store)
@@ -268,7 +257,7 @@ def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
 
         wait_until(all_overdue, "all are overdue", 60)
         taken = store.take_many("beat-2", [(window(entry), MARK) for entry in ENTRIES])
-        assert all(isinstance(reply, Taken) for reply in taken)
+        assert all(isinstance(reply, r.Taken) for reply in taken)
 
 
 def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
@@ -278,66 +267,56 @@ def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
         claim(store)
         for entry in ENTRIES:
             first, second = window(entry), WindowKey(entry, T0 + timedelta(minutes=2))
-            (claimed,) = store.claim_many("beat-1", [ClaimRequest(second, first.start, MARK)])
-            assert isinstance(claimed, Claimed)
+            (claimed,) = store.claim_many("beat-1", [r.ClaimRequest(second, first.start, MARK)])
+            assert isinstance(claimed, r.Claimed)
             begun = store.begin(first, "A", 30.0, overlap="buffer_all")
-            assert isinstance(begun, Begun)
-            assert store.begin(second, "B", 30.0, overlap="buffer_all") == Waits(first.start)
+            assert isinstance(begun, r.Begun)
+            assert store.begin(second, "B", 30.0, overlap="buffer_all") == r.Waits(first.start)
             assert store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
-            assert isinstance(store.finish(Ending(first, "A", begun.fence, "done")), Finished)
+            assert isinstance(store.finish(Ending(first, "A", begun.fence, "done")), r.Finished)
         seconds = [WindowKey(entry, T0 + timedelta(minutes=2)) for entry in ENTRIES]
         taken = store.take_many("beat-1", [(second, MARK) for second in seconds])
-        assert all(isinstance(reply, Taken) for reply in taken), taken
+        assert all(isinstance(reply, r.Taken) for reply in taken), taken
         for second in seconds:
-            assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), Begun)
+            assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), r.Begun)
         assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
 
 
 @pytest.mark.long
 def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
     """Its slots and its windows are on different nodes, and renewed in one round; of limits only those away are."""
-    for node in cluster.servers:
-        ask(node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
     node = cluster.masters()[0]
-    replica = cluster.replica_of(node)
-    try:
-        with cluster.store() as store:
-            names = [f"limit-{number}" for number in range(12)]
-            slots = slots_of(node)
-            gone = {name for name in names if key_slot(store.keys.of_limit(name)["slots"].encode()) in slots}
-            assert gone
-            assert set(names) - gone
-            load(store)
-            claim(store)
-            one, other = window(ENTRIES[0]), window(ENTRIES[1])
-            for name in names:
-                assert store.acquire_slot(name, 1, one, "A", 60.0) == Acquired()
-                assert store.acquire_slot(name, 1, other, "B", 60.0) == Full()
-            begun = store.begin(one, "A", 30.0)
-            renewals = [Renewal(one, "A", begun.fence, 30.0, True, name) for name in names]
-            assert store.renew_many(renewals) == [Renewed()] * len(names)
-            last = [renewal._replace(lease=0.1) for renewal in renewals]
-            assert store.renew_many(last) == [Renewed()] * len(names)
-            store.release_slot(names[0], one, "A", forget=False)
-            assert store.acquire_slot(names[0], 1, other, "B", 60.0) == Acquired()
-            for server in (replica, node):
-                os.kill(server.pid, signal.SIGKILL)
-            called: dict[str, Any] = {}
+    with some_gone(cluster), cluster.store() as store:
+        names = [f"limit-{number}" for number in range(12)]
+        slots = slots_of(node)
+        gone = {name for name in names if key_slot(store.keys.of_limit(name)["slots"].encode()) in slots}
+        assert gone
+        assert set(names) - gone
+        load(store)
+        claim(store)
+        one, other = window(ENTRIES[0]), window(ENTRIES[1])
+        for name in names:
+            assert store.acquire_slot(name, 1, one, "A", 60.0) == r.Acquired()
+            assert store.acquire_slot(name, 1, other, "B", 60.0) == r.Full()
+        begun = store.begin(one, "A", 30.0)
+        renewals = [r.Renewal(one, "A", begun.fence, 30.0, True, name) for name in names]
+        assert store.renew_many(renewals) == [r.Renewed()] * len(names)
+        last = [renewal._replace(lease=0.1) for renewal in renewals]
+        assert store.renew_many(last) == [r.Renewed()] * len(names)
+        store.release_slot(names[0], one, "A", forget=False)
+        assert store.acquire_slot(names[0], 1, other, "B", 60.0) == r.Acquired()
+        kill_with_replica(cluster, node)
+        called: dict[str, Any] = {}
 
-            def looked() -> bool:
-                limits = dict.fromkeys(names, 1)
-                found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).free_slots
-                replies = dict(zip(names, found, strict=True))
-                assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
-                called.update(
-                    {name: reply.windows for name, reply in replies.items() if name not in gone and reply.windows}
-                )
-                return called.keys() == {*names[1:]} - gone
+        def looked() -> bool:
+            limits = dict.fromkeys(names, 1)
+            found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).free_slots
+            replies = dict(zip(names, found, strict=True))
+            assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
+            called.update(
+                {name: reply.windows for name, reply in replies.items() if name not in gone and reply.windows}
+            )
+            return called.keys() == {*names[1:]} - gone
 
-            wait_until(looked, "a beat finds the slots of the dead", 60)
-            assert {*called.values()} == {(other,)}
-    finally:
-        for server in (node, replica):
-            server.restart()
-        for each in cluster.servers:
-            ask(each, "CONFIG", "SET", "cluster-require-full-coverage", "yes")
+        wait_until(looked, "a beat finds the slots of the dead", 60)
+        assert {*called.values()} == {(other,)}

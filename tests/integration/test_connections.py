@@ -23,14 +23,7 @@ from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Lookup, Order
-from celery_once_beat.store.model import (
-    Begun,
-    Claimed,
-    Finished,
-    Loaded,
-    Taken,
-    Waits,
-)
+from celery_once_beat.store import model as r
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
@@ -417,7 +410,7 @@ def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
     stage.claim(start=nth(3), missed=[nth(1), nth(2)], missed_count=2)
     stage.start = nth(3)
     fence = stage.begin("A").fence
-    assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == Finished()
+    assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == r.Finished()
     (alerts,) = stage.take_alerts()
     assert sorted(alert.kind for alert in alerts.found) == ["ended", "ended", "ended", "late", "paused"]
     for alert in alerts.found:
@@ -454,12 +447,12 @@ def test_windows_that_wait_need_no_more_rights(any_server: RedisServer) -> None:
             stage.claim(start=nth(number), since=nth(number - 1))
         windows = [WindowKey("nightly", nth(number)) for number in range(1, 5)]
         begun, *others = [stage.store.begin(each, each.start.isoformat(), 30.0) for each in windows]
-        assert isinstance(begun, Begun)
-        assert all(isinstance(each, Waits) for each in others)
+        assert isinstance(begun, r.Begun)
+        assert all(isinstance(each, r.Waits) for each in others)
         stage.store.finish(Ending(windows[0], windows[0].start.isoformat(), begun.fence, "done"))
         stage.start = nth(4)
-        assert isinstance(stage.take(), Taken)
-        assert isinstance(stage.begin("D"), Begun)
+        assert isinstance(stage.take(), r.Taken)
+        assert isinstance(stage.begin("D"), r.Begun)
 
     assert refused(any_server, *rights(), *rights("acl-tidy"), act=act) == set()
 
@@ -500,9 +493,9 @@ def test_names_of_what_is_gone_need_some_more(any_server: RedisServer) -> None:
 
     def act(stage: Stage) -> None:
         for _ in range(2):
-            assert isinstance(stage.load(defined="{}"), Loaded)
-        assert isinstance(stage.claim(), Claimed)
-        assert isinstance(stage.begin("host-b:1:delivery/1"), Begun)
+            assert isinstance(stage.load(defined="{}"), r.Loaded)
+        assert isinstance(stage.claim(), r.Claimed)
+        assert isinstance(stage.begin("host-b:1:delivery/1"), r.Begun)
 
     more = rights("acl-tidy")
     assert refused(any_server, *rights(), *more, act=act) == set()

@@ -14,23 +14,8 @@ import pytest
 from servers import RedisServer
 from stage import ENTRY, LEASE, MARK, Stage
 
+from celery_once_beat import store as r
 from celery_once_beat.errors import NewerVersionError, StoreDataError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.store import (
-    Begun,
-    Changed,
-    Claimed,
-    ClaimRequest,
-    Conflict,
-    Ending,
-    Finished,
-    Loaded,
-    Paused,
-    StoredDefinition,
-    Superseded,
-    Taken,
-    Unchanged,
-    Unknown,
-)
 from celery_once_beat.windows import WindowKey
 
 SECOND = timedelta(seconds=1)
@@ -53,9 +38,9 @@ class Defined(Stage):
         del self.store._new_call
 
     @property
-    def known(self) -> StoredDefinition:
+    def known(self) -> r.StoredDefinition:
         (found,) = self.store.definitions([ENTRY])
-        assert isinstance(found, StoredDefinition)
+        assert isinstance(found, r.StoredDefinition)
         return found
 
     def load_it(self, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
@@ -63,7 +48,7 @@ class Defined(Stage):
 
     def claim_it(self, start: datetime, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
         cursor = self.store.account(ENTRY).cursor
-        request = ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.fingerprint, **given)
+        request = r.ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.fingerprint, **given)
         return self.store.claim_many(beat, [request])[0]
 
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
@@ -98,7 +83,7 @@ def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     """By the server's time, without expiry; and its name stands among those of its shard."""
     before = stage.store.snapshot().now
     made = stage.set()
-    assert made == Changed(1, made.at)
+    assert made == r.Changed(1, made.at)
     known = stage.known
     assert (known.text, known.version, known.at, known.since) == ("one", 1, made.at, made.at)
     assert (known.by, known.note, known.paused, known.deleted) == ("anna", "why", False, False)
@@ -122,8 +107,8 @@ def test_the_same_again_changes_nothing(stage: Defined) -> None:
     """So a deploy can set all that it has: no beat reads anything, and the log keeps what counts."""
     made = stage.set()
     before = stage.look()
-    assert stage.set() == Changed(1, made.at, same=True)
-    assert stage.set(paused=False) == Changed(1, made.at, same=True)
+    assert stage.set() == r.Changed(1, made.at, same=True)
+    assert stage.set(paused=False) == r.Changed(1, made.at, same=True)
     assert stage.look() == before
     assert len(stage.store.changes([ENTRY])[0]) == 1
     assert stage.set(paused=True).version == 2
@@ -131,15 +116,15 @@ def test_the_same_again_changes_nothing(stage: Defined) -> None:
 
 def test_compare_and_set(stage: Defined) -> None:
     """Who expects another version changes nothing, and is told what there is; 0 stands for none."""
-    assert stage.set(if_version=1) == Conflict(None)
+    assert stage.set(if_version=1) == r.Conflict(None)
     assert stage.set(if_version=0).version == 1
-    assert stage.set("two", if_version=0) == Conflict(stage.known)
+    assert stage.set("two", if_version=0) == r.Conflict(stage.known)
     assert stage.set("two", if_version=1).version == 2
-    assert stage.set("three", if_version=1) == Conflict(stage.known)
+    assert stage.set("three", if_version=1) == r.Conflict(stage.known)
     assert stage.known.text == "two"
-    assert stage.delete(if_version=1) == Conflict(stage.known)
+    assert stage.delete(if_version=1) == r.Conflict(stage.known)
     assert stage.delete(if_version=2).version == 3
-    assert stage.set("four", if_version=2) == Conflict(None)
+    assert stage.set("four", if_version=2) == r.Conflict(None)
 
 
 def test_one_of_many_wins(new_stage: Callable[..., Defined]) -> None:
@@ -149,7 +134,7 @@ def test_one_of_many_wins(new_stage: Callable[..., Defined]) -> None:
 
     def change(stage: Defined, number: int) -> None:
         for version in range(20):
-            if isinstance(stage.set(f"{number} {version}", if_version=version), Changed):
+            if isinstance(stage.set(f"{number} {version}", if_version=version), r.Changed):
                 won.append(version)
             while True:
                 (known,) = stage.store.definitions([ENTRY])
@@ -187,13 +172,13 @@ def test_a_changed_one_is_claimed_by_no_old_version(stage: Defined) -> None:
     loaded = stage.load_it()
     assert (loaded.news, loaded.cursor) == ("new", stage.known.since)
     changed = stage.set("two")
-    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), Superseded)
+    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), r.Superseded)
     reply = stage.load_it(mark=old)
-    assert isinstance(reply, Superseded)
+    assert isinstance(reply, r.Superseded)
     assert reply.beat == "-"
-    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), Superseded)
+    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), r.Superseded)
     assert stage.load_it(beat="beat-2").news == "same"
-    assert isinstance(stage.claim_it(changed.at + SECOND, beat="beat-2"), Claimed)
+    assert isinstance(stage.claim_it(changed.at + SECOND, beat="beat-2"), r.Claimed)
 
 
 def test_a_new_one_counts_from_when_it_was_set(stage: Defined) -> None:
@@ -228,7 +213,7 @@ def test_what_was_owed_stays_owed(stage: Defined) -> None:
     assert (account.cursor, account.since) == (made.at, made.at)
     assert account.fingerprint == stage.known.fingerprint
     assert stage.load_it().cursor == made.at
-    assert isinstance(stage.claim_it(made.at + timedelta(microseconds=1)), Claimed)
+    assert isinstance(stage.claim_it(made.at + timedelta(microseconds=1)), r.Claimed)
     assert changed.at == stage.known.since
 
 
@@ -237,11 +222,11 @@ def test_the_account_begins_anew(stage: Defined) -> None:
     stage.set()
     loaded = stage.load_it()
     window = WindowKey(ENTRY, loaded.cursor + SECOND)
-    assert isinstance(stage.claim_it(window.start), Claimed)
+    assert isinstance(stage.claim_it(window.start), r.Claimed)
     begun = stage.store.begin(window, "A", LEASE)
     stage.set("two")
-    assert isinstance(begun, Begun)
-    assert stage.store.finish(Ending(window, "A", begun.fence, "done")) == Finished()
+    assert isinstance(begun, r.Begun)
+    assert stage.store.finish(r.Ending(window, "A", begun.fence, "done")) == r.Finished()
     account = stage.store.account(ENTRY)
     assert (account.counts, account.apart, account.since) == ({}, {"done": 1}, window.start)
 
@@ -254,16 +239,16 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     old = stage.known.fingerprint
     stage.claim_it(window.start)
     stage.start = window.start
-    assert stage.delete() == Changed(2, stage.known.at)
+    assert stage.delete() == r.Changed(2, stage.known.at)
     assert stage.known.deleted
-    assert isinstance(stage.claim_it(window.start + SECOND, mark=old), Superseded)
+    assert isinstance(stage.claim_it(window.start + SECOND, mark=old), r.Superseded)
     stage.overdue()
-    assert stage.store.take_many("beat-2", [(window, old)]) == [Unchanged("superseded")]
+    assert stage.store.take_many("beat-2", [(window, old)]) == [r.Unchanged("superseded")]
     (taken,) = stage.store.take_many("beat-2", [(window, stage.known.fingerprint)])
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, r.Taken)
     begun = stage.store.begin(window, "A", LEASE)
-    assert isinstance(begun, Begun)
-    assert stage.store.finish(Ending(window, "A", begun.fence, "done")) == Finished()
+    assert isinstance(begun, r.Begun)
+    assert stage.store.finish(r.Ending(window, "A", begun.fence, "done")) == r.Finished()
 
 
 def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
@@ -279,7 +264,7 @@ def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
     assert gone == {ENTRY: after}
     ttls = {key: stage.raw.ttl(key) for key in stage.all_keys()}
     assert all(0 < ttl <= 30 * 86_400 for ttl in ttls.values()), ttls
-    assert stage.delete() == Unknown()
+    assert stage.delete() == r.Unknown()
 
 
 def test_set_again_after_a_deletion(stage: Defined) -> None:
@@ -309,13 +294,13 @@ def test_a_pause_is_one_thing(stage: Defined) -> None:
     assert (stage.known.paused, stage.known.by, stage.known.version) == (True, "bob", 2)
     loaded = stage.load_it()
     assert loaded.paused
-    assert stage.claim_it(loaded.cursor + SECOND) == Paused()
+    assert stage.claim_it(loaded.cursor + SECOND) == r.Paused()
     stage.raw.delete(stage.entry_key)
     assert stage.load_it().paused
     assert stage.set("two").paused, "a change leaves it as it is"
     assert stage.store.resume(ENTRY)
     assert not stage.known.paused
-    assert isinstance(stage.claim_it(stage.known.since + SECOND), Claimed)
+    assert isinstance(stage.claim_it(stage.known.since + SECOND), r.Claimed)
     before = stage.look()
     assert stage.store.resume(ENTRY)
     assert stage.look() == before, "it was as asked"
@@ -325,9 +310,9 @@ def test_a_set_one_doesnt_hold_up_claims_of_the_same_version_by_others(stage: De
     """No last beat that loaded it wins: all that have read it may claim."""
     stage.set()
     start = stage.load_it("beat-1").cursor
-    assert isinstance(stage.load_it("beat-2", alive=("beat-1",)), Loaded)
-    assert isinstance(stage.claim_it(start + SECOND, "beat-1"), Claimed)
-    assert isinstance(stage.claim_it(start + 2 * SECOND, "beat-2"), Claimed)
+    assert isinstance(stage.load_it("beat-2", alive=("beat-1",)), r.Loaded)
+    assert isinstance(stage.claim_it(start + SECOND, "beat-1"), r.Claimed)
+    assert isinstance(stage.claim_it(start + 2 * SECOND, "beat-2"), r.Claimed)
 
 
 def test_a_static_entry_goes_before_it(stage: Defined) -> None:
@@ -335,22 +320,22 @@ def test_a_static_entry_goes_before_it(stage: Defined) -> None:
     stage.set()
     stage.load_it("beat-1")
     static = stage.load("beat-2", mark=MARK, known=None, alive=("beat-1",))
-    assert isinstance(static, Loaded)
+    assert isinstance(static, r.Loaded)
     reply = stage.load_it("beat-1", alive=("beat-2",), loaded_at=1)
-    assert isinstance(reply, Superseded)
+    assert isinstance(reply, r.Superseded)
     assert reply.beat == "beat-2"
     stage.set("two")
     assert stage.store.account(ENTRY).fingerprint == MARK
     (claimed,) = stage.store.claim_many(
-        "beat-2", [ClaimRequest(WindowKey(ENTRY, static.cursor + SECOND), static.cursor, MARK)]
+        "beat-2", [r.ClaimRequest(WindowKey(ENTRY, static.cursor + SECOND), static.cursor, MARK)]
     )
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, r.Claimed)
     again = stage.load_it("beat-1", alive=())
-    assert isinstance(again, Loaded), "beat-2 is gone"
+    assert isinstance(again, r.Loaded), "beat-2 is gone"
     assert again.news == "changed"
     assert again.cursor >= static.cursor + SECOND
     static = stage.load("beat-3", mark=MARK, known=None, alive=("beat-1",))
-    assert isinstance(static, Loaded)
+    assert isinstance(static, r.Loaded)
     assert static.news == "changed"
 
 
@@ -440,7 +425,7 @@ def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[...,
         assert stage.known.text == "one"
         assert stage.store.pause(ENTRY)
         assert stage.known.paused
-        assert isinstance(stage.delete(), Changed)
+        assert isinstance(stage.delete(), r.Changed)
     finally:
         stage.raw.config_set("maxmemory", "0")
         stage.close()
@@ -452,13 +437,13 @@ def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
     earlier = [now - timedelta(seconds=seconds) for seconds in (90, 60, 30)]
     stage.set(counts_from=earlier[0])
     assert stage.known.since == earlier[0]
-    assert stage.load_it() == Loaded(earlier[0], ANY, "new", False, earlier[0])
-    assert isinstance(stage.claim_it(earlier[1]), Claimed)
+    assert stage.load_it() == r.Loaded(earlier[0], ANY, "new", False, earlier[0])
+    assert isinstance(stage.claim_it(earlier[1]), r.Claimed)
     assert stage.set(counts_from=earlier[0]).same, "its cursor is further on"
     assert stage.set("two", counts_from=earlier[0]).version == 2
     assert (stage.known.since, stage.store.account(ENTRY).cursor) == (earlier[1], earlier[1])
     assert stage.set("two", counts_from=earlier[2]).version == 3, "the other scheduler has run on"
-    assert isinstance(stage.load_it(), Loaded)
+    assert isinstance(stage.load_it(), r.Loaded)
     account = stage.store.account(ENTRY)
     assert (account.cursor, account.since) == (earlier[2], earlier[2])
     assert list(account.open) == [earlier[1]], "it goes on to its outcome"

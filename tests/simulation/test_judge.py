@@ -1,4 +1,4 @@
-"""The judge of histories: each rule is kept and broken by a small history, and what changes a legal one is found."""
+"""The judge of histories: each rule is kept and broken by a small history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from simulation.judge import RULES, Judge, Judgement, judge, main
 from simulation.judge_history import QUEUE, Settings, Wait, settling
 from simulation.judge_times import HistoryError
-from simulation.legal import Ideal
 
 SETTINGS = {
     "lease": 30,
@@ -998,129 +995,6 @@ def test_what_no_beat_claimed_before_a_deploy_is_lost_only_if_one_could():
     both = [Wait(95, 110, beat) for beat in ("beat-1", "beat-2")]
     assert judge(history.lines(), both).clean
     assert set(judge(history.lines(), both[:1]).found) == {"lost"}
-
-
-# Any legal history, and what changes it
-
-
-seeds = st.integers(0, 2**32)
-many = st.integers(0, 40)
-
-
-def said(facts: list[dict[str, Any]]) -> Judgement:
-    return judge(json.dumps(fact) for fact in facts)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=seeds, faults=many)
-def test_what_an_ideal_system_does_is_clean(seed, faults):
-    """No legal history is found guilty, whatever faults it has; and all of its windows are judged."""
-    ideal = Ideal(seed, faults)
-    judgement = said(ideal.history())
-    assert judgement.clean, judgement.violations
-    assert judgement.counts["executions"] == ideal.executions == judgement.asked["early"]
-    assert judgement.counts["owed"] + judgement.counts["maybe"] >= sum(judgement.counts["ended"].values())
-
-
-class Calm:
-    """A window of a legal history that no fault was near, and its facts."""
-
-    def __init__(self, seed: int, faults: int) -> None:
-        self.ideal = Ideal(seed, faults)
-        self.facts = self.ideal.history()
-        near = [(fact["at"] - 140, fact.get("until", fact["at"]) + 140) for fact in self.facts if self._disturbs(fact)]
-        began = {(fact["entry"], fact["start"]): fact for fact in self.facts if fact["what"] == "started"}
-        calm = [fact for fact in began.values() if not any(a <= fact["start"] <= b for a, b in near)]
-        assume(calm)
-        started = self.ideal.random.choice(calm)
-        self.entry, self.start = started["entry"], started["start"]
-        mine = [f for f in self.facts if f.get("entry") == self.entry and f.get("start") == self.start]
-        self.received, self.started, self.ended, self.recorded = mine
-        self.others = [fact for fact in self.facts if not any(fact is one for one in mine)]
-
-    @staticmethod
-    def _disturbs(fact: dict[str, Any]) -> bool:
-        return fact["what"] in {"fault", "paused", "resumed", "schedule"}
-
-    def judged(self, *facts: dict[str, Any], without: bool = True) -> set[str]:
-        """Which rules are found broken once the window's facts are these."""
-        changed = [*(self.others if without else self.facts), *facts]
-        first, *rest, last = sorted(
-            changed, key=lambda fact: ({"settings": 0, "end": 2}.get(fact["what"], 1), fact["at"])
-        )
-        records = [fact for fact in rest if fact["what"] in {"recorded", "counted"}]
-        return set(said([first, *(fact for fact in rest if fact not in records), *records, last]).found)
-
-    def copy(self, at: float, how: str = "done") -> list[dict[str, Any]]:
-        """Another execution of the window, which takes a second."""
-        other = {"execution": "another", "process": "worker-2"}
-        return [{**self.started, **other, "at": at}, {**self.ended, **other, "at": at + 1, "how": how}]
-
-    def moved(self, by: float) -> list[dict[str, Any]]:
-        return [{**one, "at": one["at"] + by} for one in (self.received, self.started, self.ended, self.recorded)]
-
-
-CHANGES: dict[str, tuple[set[str], Callable[[Calm], set[str]]]] = {
-    "its record is gone": ({"lost"}, lambda one: one.judged(one.received, one.started, one.ended)),
-    "all of it is gone": ({"lost"}, lambda one: one.judged()),
-    "its execution is gone": ({"outcome"}, lambda one: one.judged(one.recorded)),
-    "its end is gone": ({"outcome"}, lambda one: one.judged(one.received, one.started, one.recorded)),
-    "it died": (
-        {"outcome"},
-        lambda one: one.judged(one.received, one.started, {**one.ended, "how": "killed"}, one.recorded),
-    ),
-    "it is done again": ({"again", "repeat"}, lambda one: one.judged(*one.copy(one.ended["at"] + 20), without=False)),
-    "it runs beside itself": (
-        {"overlap"},
-        lambda one: one.judged(*one.copy(one.started["at"] + 0.001, "stale"), without=False),
-    ),
-    "it is early": ({"early"}, lambda one: one.judged(*one.moved(one.start - 0.01 - one.started["at"]))),
-    "it is late": ({"late"}, lambda one: one.judged(*one.moved(30))),
-    "it is missed": ({"missed"}, lambda one: one.judged({**one.recorded, "outcome": "missed"})),
-    "it is recorded as failed": (
-        {"outcome"},
-        lambda one: one.judged(one.received, one.started, one.ended, {**one.recorded, "outcome": "failed"}),
-    ),
-    "it is recorded twice": (
-        {"records"},
-        lambda one: one.judged({**one.recorded, "at": one.recorded["at"] + 0.1}, without=False),
-    ),
-    "nobody owed it": (
-        {"not-owed"},
-        lambda one: one.judged(
-            *({**fact, "start": one.start + 7, "execution": "another"} for fact in one.moved(7)), without=False
-        ),
-    ),
-    "its counters are wrong": (
-        {"law"},
-        lambda one: one.judged(
-            {"what": "counted", "at": 7999, "entry": one.entry, "outcomes": {"done": 1, "failed": 1}}, without=False
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-@given(seed=seeds, faults=st.integers(0, 12))
-def test_one_change_of_a_legal_history_is_found(change, seed, faults):
-    """One change to one window is found, and nothing else is."""
-    rules, made = CHANGES[change]
-    found = made(Calm(seed, faults))
-    assert rules <= found
-    assert found <= rules | {"records", "repeat", "again", "stale", "late", "outcome"}
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=seeds)
-@pytest.mark.long
-def test_what_a_fault_allowed_is_found_without_it(seed):
-    """An overlap or a repetition is allowed by its fault alone."""
-    facts = Ideal(seed, 40).history()
-    allowed = said(facts).counts["allowed"]
-    assume(any(name.startswith(("overlap", "repeat")) for name in allowed))
-    found = said([fact for fact in facts if fact["what"] != "fault"]).found
-    assert sum(found[rule] for rule in ("overlap", "repeat")) >= 1
 
 
 # Reading
