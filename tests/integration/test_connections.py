@@ -16,7 +16,7 @@ from needs import need
 from processes import Proc, wait_until
 from redis.cluster import key_slot
 from servers import RedisServer, free_port
-from stage import DELAY, ENTRY, Stage, nth
+from stage import DELAY, Stage, nth
 from system import System
 
 from celery_once_beat import Schedules
@@ -334,13 +334,20 @@ def exercise(user: Stage, admin: Stage) -> None:
     admin.start = nth(5)
     admin.overdue()
     user.postpone([])
-    user.load(deadline=900.0, on_failure="proj.tell")
+    user.load(deadline=900.0, on_failure="proj.tell", pause_after_failures=1)
     user.claim(start=nth(7), since=nth(5), missed=[nth(6)], missed_count=1)
+    user.start = nth(7)
+    user.execute("E", "failed")
     for what in ("left", "sent"):
         (alerts,) = user.take_alerts()
-        assert len(alerts.found) == 2, "what a window's end can't xadd is lost"
+        kinds = sorted(alert.kind for alert in alerts.found)
+        assert kinds == ["ended", "ended", "late", "paused"], "what a window's end can't xadd is lost"
         for alert in alerts.found:
             user.store.alerted(alert, what)
+    shard = user.shard_number
+    admin.raw.xadd(f"once:{{{shard}}}:alerts", {"garbage": "garbage"})
+    ((event, _),) = user.take_alerts()[0].foreign
+    user.store.drop_alert(shard, event)
     user.load(mark="another", beat="beat-2")
     user.store.pause("nightly")
     user.store.resume("nightly")
@@ -398,31 +405,6 @@ def _raising(stage: Stage) -> Any:
             setattr(stage, name, value)
 
     return Raising()
-
-
-def test_being_told_needs_no_more_rights(any_server: RedisServer) -> None:
-    """With the document's list what fails is told."""
-    with any_server.client() as client:
-        client.flushall()
-    set_user(any_server, *rights())
-    stage = Stage(any_server.url(), redis_options={"username": "once", "password": SECRET})
-    stage.load(deadline=900.0, on_failure="proj.tell", pause_after_failures=1)
-    stage.claim(start=nth(3), missed=[nth(1), nth(2)], missed_count=2)
-    stage.start = nth(3)
-    fence = stage.begin("A").fence
-    assert stage.store.finish(Ending(stage.window, "A", fence, "failed")) == r.Finished()
-    (alerts,) = stage.take_alerts()
-    assert sorted(alert.kind for alert in alerts.found) == ["ended", "ended", "ended", "late", "paused"]
-    for alert in alerts.found:
-        stage.store.alerted(alert, "sent")
-    shard = stage.store.shard_of(ENTRY)
-    with any_server.client() as client:
-        client.xadd(f"once:{{{shard}}}:alerts", {"garbage": "garbage"})
-    ((event, _),) = stage.take_alerts()[0].foreign
-    stage.store.drop_alert(shard, event)
-    overdue = stage.store.overdue("beat-1", stage.start, 10)
-    assert (overdue.away, overdue.alerts) == (None, [])
-    stage.close()
 
 
 def refused(server: RedisServer, *rules: str, act: Callable[[Stage], None]) -> set[str]:
@@ -501,24 +483,6 @@ def test_names_of_what_is_gone_need_some_more(any_server: RedisServer) -> None:
     assert refused(any_server, *rights(), *more, act=act) == set()
     for right in more:
         assert right[1:] in refused(any_server, *rights(), *(other for other in more if other != right), act=act)
-
-
-@pytest.mark.parametrize(
-    ("setting", "why"), [("maxmemory", "used memory"), ("min-replicas-to-write", "replicas to write")]
-)
-def test_what_the_server_refuses_is_no_entrys_fault(
-    any_server: RedisServer, any_url: str, setting: str, why: str
-) -> None:
-    """A full server, or one without replicas: no entry is said to hold what isn't ours, on no release of Redis."""
-    store = Store(Settings(redis_url=any_url))
-    with any_server.client() as client:
-        client.config_set(setting, "1")
-        try:
-            with pytest.raises(StoreUnavailableError, match=why):
-                store.begin(WindowKey("entry", datetime.now(timezone.utc)), "worker", 30.0)
-        finally:
-            client.config_set(setting, "0")
-    store.close()
 
 
 def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
