@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,21 @@ BIG = 10_000
 #: Quadratic ones are watched for so many seconds only: a rate needs no more.
 PATIENCE = 10.0
 
-Run = Callable[[Bench], dict[str, Any]]
+#: What it is called, what is called of a Bench, and whether each round measures it again.
+Row = tuple[str, Callable[[Bench], dict[str, Any]], bool]
 
 
-def bursts() -> Iterator[tuple[str, Run, bool]]:
+def bursts() -> Iterator[Row]:
     for count in (100, 1000, BIG):
         for subject in ("loop", "once", "stock", "redbeat", "django"):
             patience = PATIENCE if subject in ("stock", "django") else 1e9
-            yield (
-                f"burst {subject} {count}",
-                lambda bench, s=subject, c=count, p=patience: bench.burst(s, c, p),  # type: ignore[misc]
-                subject in ("loop", "once") and count >= 1000,
-            )
+            again = subject in ("loop", "once") and count >= 1000
+            yield f"burst {subject} {count}", methodcaller("burst", subject, count, patience), again
     for subject in ("loop", "once"):
-        yield f"burst {subject} 100000", lambda bench, s=subject: bench.burst(s, 100_000), False  # type: ignore[misc]
+        yield f"burst {subject} 100000", methodcaller("burst", subject, 100_000), False
 
 
-def workers(rounds: int) -> Iterator[tuple[str, Run, bool]]:
+def workers(rounds: int) -> Iterator[Row]:
     """Each has its rounds within one worker: short ones, so that a plain stretch meets the same load as its round's."""
     ours, all_kinds = ("plain", "windows"), ("plain", "windows", "without window")
     for pool, concurrency in report.POOLS.items():
@@ -51,48 +50,32 @@ def workers(rounds: int) -> Iterator[tuple[str, Run, bool]]:
             ("far", Stretches(ours, 200, 5 * rounds), report.AWAY),
             ("50 ms", Stretches(ours, 30 * concurrency, rounds, ".short"), 0.0),
         ):
-            yield (
-                f"{name} {pool}",
-                lambda bench, p=pool, c=concurrency, s=stretches, a=away: bench.worker(p, c, s, a),  # type: ignore[misc]
-                False,
-            )
+            yield f"{name} {pool}", methodcaller("worker", pool, concurrency, stretches, away), False
     peers = Stretches(("plain", "celery-once", "celery-singleton"), 200, 5)
     for pool in ("solo", "prefork"):
-        yield f"peers {pool}", lambda bench, p=pool: bench.worker(p, report.POOLS[p], peers), False  # type: ignore[misc]
-    yield "calls", lambda bench: bench.alone("calls", windows=100 * (rounds * 5 + 1)), False
+        yield f"peers {pool}", methodcaller("worker", pool, report.POOLS[pool], peers), False
+    yield "calls", methodcaller("alone", "calls", windows=100 * (rounds * 5 + 1)), False
 
 
-def beats() -> Iterator[tuple[str, Run, bool]]:
+def beats() -> Iterator[Row]:
     for subject in ("once", "stock", "redbeat"):
-        yield (
-            f"idle {subject}",
-            lambda bench, s=subject: bench.alone("idle", subject=s, count=BIG, seconds=8),  # type: ignore[misc]
-            False,
-        )
+        yield f"idle {subject}", methodcaller("alone", "idle", subject=subject, count=BIG, seconds=8), False
     for subject in ("once", "stock", "redbeat", "django"):
-        yield (
-            f"start {subject}",
-            lambda bench, s=subject: bench.alone("start", subject=s, count=BIG),  # type: ignore[misc]
-            subject == "once",
-        )
-        yield (
-            f"traffic {subject}",
-            lambda bench, s=subject: bench.alone("traffic", subject=s, count=100),  # type: ignore[misc]
-            False,
-        )
-    yield "late 10", lambda bench: bench.alone("late", count=10, seconds=12, apart=0.1), False
-    yield "late 1000", lambda bench: bench.alone("late", count=1000, seconds=8, apart=0.0), False
+        yield f"start {subject}", methodcaller("alone", "start", subject=subject, count=BIG), subject == "once"
+        yield f"traffic {subject}", methodcaller("alone", "traffic", subject=subject, count=100), False
+    yield "late 10", methodcaller("alone", "late", count=10, seconds=12, apart=0.1), False
+    yield "late 1000", methodcaller("alone", "late", count=1000, seconds=8, apart=0.0), False
     for count in (1, 2, 4):
-        yield f"beats {count}", lambda bench, n=count: bench.share(n, BIG), False  # type: ignore[misc]
+        yield f"beats {count}", methodcaller("share", count, BIG), False
     for subject in ("once", "redbeat"):
-        yield f"memory {subject}", lambda bench, s=subject: bench.memory(s, BIG), False  # type: ignore[misc]
-        yield f"paused {subject}", lambda bench, s=subject: bench.paused(s, BIG, 20.0), False  # type: ignore[misc]
-    yield "history", lambda bench: bench.alone("history", windows=50), False
+        yield f"memory {subject}", methodcaller("memory", subject, BIG), False
+        yield f"paused {subject}", methodcaller("paused", subject, BIG, 20.0), False
+    yield "history", methodcaller("alone", "history", windows=50), False
     for windows in (100, 1000, BIG):
-        yield f"open {windows}", lambda bench, n=windows: bench.alone("backlog", windows=n), False  # type: ignore[misc]
-    yield "stored", lambda bench: bench.alone("stored", count=100_000, changes=20), False
-    yield "million", lambda bench: bench.alone("many", count=1_000_000, seconds=20), False
-    yield "takeover", lambda bench: bench.takeover(8, report.LEASE), False
+        yield f"open {windows}", methodcaller("alone", "backlog", windows=windows), False
+    yield "stored", methodcaller("alone", "stored", count=100_000, changes=20), False
+    yield "million", methodcaller("alone", "many", count=1_000_000, seconds=20), False
+    yield "takeover", methodcaller("takeover", 8, report.LEASE), False
 
 
 def measure(rounds: int, only: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ PEERS = {
     "loop": "`apply_async` loop", "once": "celery-once-beat", "stock": "stock beat", "redbeat": "RedBeat",
     "django": "django-celery-beat (SQLite)",
 }  # fmt: skip
+BEATS = ("once", "stock", "redbeat", "django")
 #: The runs of workers, and their titles.
 WORKERS = {
     "worker": "Tasks that do nothing", "far": "The same, where a round trip to the store takes 1 ms",
@@ -121,8 +122,7 @@ def _growth(f: Figures) -> list[float]:
 GOALS: list[tuple[str, Value, dict[str, Any]]] = [
     (
         "burst of 10,000, one beat: rate of the `apply_async` loop's",
-        _ratio("burst once 10000", "rate", "burst loop 10000"),
-        {"least": 0.95},
+        _ratio("burst once 10000", "rate", "burst loop 10000"), {"least": 0.95},
     ),
     ("… of RedBeat's", _ratio("burst once 10000", "rate", "burst redbeat 10000"), {"least": 2, "unit": " times"}),
     ("… of stock beat's", _ratio("burst once 10000", "rate", "burst stock 10000"), {"least": 50, "unit": " times"}),
@@ -139,53 +139,45 @@ GOALS: list[tuple[str, Value, dict[str, Any]]] = [
     ("1,000,000 entries: until all are loaded", _one("million", "seconds"), {"most": 60, "unit": " s"}),
     (
         "… memory beside Celery's entries and the configuration",
-        _one("million", "own", 1e-9),
-        {"most": 1, "unit": " GB"},
+        _one("million", "own", 1e-9), {"most": 1, "unit": " GB"},
     ),
     ("… of a core, idle", _one("million", "core", 100), {"most": 1, "unit": " %"}),
     ("publish, 10 entries a second: lateness p99", _one("late 10", "p99", 1e3), {"most": 20, "unit": " ms"}),
     (
         "… 1,000 entries a second: until the last, of the loop's time",
-        lambda f: [f["late 1000"]["last"] * f["burst loop 1000"]["rate"] / 1000],
-        {"most": 1.2},
+        lambda f: [f["late 1000"]["last"] * f["burst loop 1000"]["rate"] / 1000], {"most": 1.2},
     ),
     (
         "worker, tasks that do nothing, rate of plain ones: prefork, threads, gevent",
-        _pools("worker", "windows rate", "prefork", "threads", "gevent"),
-        {"least": 0.85},
+        _pools("worker", "windows rate", "prefork", "threads", "gevent"), {"least": 0.85},
     ),
     ("… solo, where everything waits for each round trip", _pools("worker", "windows rate", "solo"), {"least": 0.75}),
     (
         "… CPU of the process that runs them, a window beside a plain task: solo, prefork, threads, gevent",
-        _pools("worker", "windows more cpu", *POOLS),
-        {"most": 90, "unit": " µs"},
+        _pools("worker", "windows more cpu", *POOLS), {"most": 90, "unit": " µs"},
     ),
     (
         "… the store 1 ms away: prefork, threads, gevent",
-        _pools("far", "windows rate", "prefork", "threads", "gevent"),
-        {"least": 0.75},
+        _pools("far", "windows rate", "prefork", "threads", "gevent"), {"least": 0.75},
     ),
     ("… the store 1 ms away: solo", _pools("far", "windows rate", "solo"), {}),
     (
         "… tasks of 50 ms: solo, prefork, threads, gevent",
-        _pools("50 ms", "windows rate", *POOLS),
-        {"least": 0.99},
+        _pools("50 ms", "windows rate", *POOLS), {"least": 0.99},
     ),
     (
         "… an `OnceTask` sent without a window: solo, prefork, threads, gevent",
-        _pools("worker", "without window rate", *POOLS),
-        {"least": 0.98},
+        _pools("worker", "without window rate", *POOLS), {"least": 0.98},
     ),
     ("… CPU of its process beside a plain task", _pools("worker", "without window more cpu", *POOLS), {"unit": " µs"}),
     ("begin and finish, one process", _one("calls", "each"), {"most": 260, "unit": " µs"}),
     (
         "takeover from a killed worker, lease 5 s",
-        _one("takeover", "last"),
-        {"most": LEASE + MARGIN + INTERVAL + 1, "unit": " s"},
+        _one("takeover", "last"), {"most": LEASE + MARGIN + INTERVAL + 1, "unit": " s"},
     ),
     ("Redis, an entry at rest, one beat", _one("memory once", "bytes"), {"most": 900, "unit": " bytes"}),
     ("… with 50 windows of history", _one("history", "bytes"), {"most": 5000, "unit": " bytes"}),
-]
+]  # fmt: skip
 
 
 def _row(
@@ -230,54 +222,34 @@ def _page(found: Mapping[str, Any], table: str) -> str:
         _bursts(f, "cpu"),
         "![CPU](benchmarks-growth.svg)",
         "Commands an entry, of clients and of their scripts (a burst of 100):",
-        _table(
-            ["", "clients", "scripts"],
-            [
-                [PEERS[s], f"{f[f'traffic {s}']['commands']:.1f}", f"{f[f'traffic {s}']['of_scripts']:.1f}"]
-                for s in ("once", "stock", "redbeat", "django")
-            ],
-        ),
+        _each(f, " | clients | scripts", BEATS, "traffic commands .1f; traffic of_scripts .1f"),
         "## Several beats that share a burst of 10,000",
-        _table(
-            ["beats", "seconds", "CPU of all, µs a window", "shares"],
-            [
-                [
-                    str(n),
-                    f"{f[f'beats {n}']['seconds']:.1f}",
-                    f"{f[f'beats {n}']['cpu']:.0f}",
-                    f"{f[f'beats {n}']['least']:.0%} to {f[f'beats {n}']['most']:.0%}",
-                ]
-                for n in (1, 2, 4)
-            ],
+        _each(
+            f,
+            "beats | seconds | CPU of all, µs a window | the smallest share | the largest",
+            (1, 2, 4),
+            "beats seconds .1f; beats cpu .0f; beats least .0%; beats most .0%",
         ),
         (
             "Two beats, 10,000 due at once, one paused for 20 s after a quarter of them; then a worker runs all that "
             "was sent:"
         ),
-        _table(
-            ["", "run twice", "lost", "copies refused"],
-            [
-                [PEERS[s], *(_number(f[f"paused {s}"][key]) for key in ("twice", "lost", "refused"))]
-                for s in ("once", "redbeat")
-            ],
+        _each(
+            f,
+            " | run twice | lost | copies refused",
+            ("once", "redbeat"),
+            "paused twice ,.0f; paused lost ,.0f; paused refused ,.0f",
         ),
         "## Idle and start, 10,000 entries",
-        _table(
-            ["", "tick, ms", "of a core", "first start, s"],
-            [
-                [
-                    PEERS[s],
-                    f"{f[f'idle {s}']['tick'] * 1e3:.3f}" if f"idle {s}" in f else "",
-                    f"{f[f'idle {s}']['core']:.2%}" if f"idle {s}" in f else "",
-                    f"{f[f'start {s}']['seconds']:.2f}",
-                ]
-                for s in ("once", "stock", "redbeat", "django")
-            ],
+        _each(
+            f, " | tick, ms | of a core | first start, s", BEATS, "idle tick .3f 1000; idle core .2%; start seconds .2f"
         ),
         "## Lateness of the publish",
-        _table(
-            ["entries a second", "p50, ms", "p99, ms", "until the last of a second's, ms"],
-            [[n, *(f"{f[f'late {n}'][key] * 1e3:.1f}" for key in ("p50", "p99", "last"))] for n in ("10", "1000")],
+        _each(
+            f,
+            "entries a second | p50, ms | p99, ms | until the last of a second's, ms",
+            (10, 1000),
+            "late p50 .1f 1000; late p99 .1f 1000; late last .1f 1000",
         ),
         "## Workers",
         (
@@ -301,12 +273,11 @@ def _page(found: Mapping[str, Any], table: str) -> str:
             ],
         ),
         "With so many windows open:",
-        _table(
-            ["open windows", "µs a claim, in a pipeline of 100", "a look at what is overdue, ms"],
-            [
-                [f"{n:,}", f"{f[f'open {n}']['claim'] * 1e6:.0f}", f"{f[f'open {n}']['look'] * 1e3:.2f}"]
-                for n in (100, 1000, 10_000)
-            ],
+        _each(
+            f,
+            "open windows | µs a claim, in a pipeline of 100 | a look at what is overdue, ms",
+            (100, 1000, 10_000),
+            "open claim .0f 1e+06; open look .2f 1000",
         ),
         "## Takeover",
         (
@@ -328,6 +299,18 @@ def _workers(f: Figures, which: str) -> tuple[list[str], list[list[str]]]:
             for kind in kinds
         ],
     )
+
+
+def _each(f: Figures, head: str, names: Sequence[str | int], cells: str) -> str:
+    """A row of each name; ``cells``: of each the run, the figure, its format and by what it is multiplied."""
+
+    def cell(name: str | int, run: str, key: str, spec: str, times: str = "1") -> str:
+        what = f"{run} {name}"
+        return format(f[what][key] * float(times), spec) if what in f else ""
+
+    columns = [column.split() for column in cells.split("; ")]
+    rows = [[PEERS.get(str(name)) or f"{name:,}", *(cell(name, *column) for column in columns)] for name in names]
+    return _table(head.split(" | "), rows)
 
 
 def _bursts(f: Figures, key: str) -> str:

@@ -269,22 +269,6 @@ def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
 
 @needs_proc
 @pytest.mark.long
-def test_ctrl_c_leaves_no_process(procs: Processes):
-    """Interrupted in the middle of it, the demo ends with status 130, and its processes with it."""
-    demo = start_demo(procs)
-    demo.wait_log(r"started report", timeout=60)
-    sessions = sessions_below(demo)
-    assert len(sessions) == 5, "two beats, two workers and a server, each in a session of its own"
-
-    demo.signal(signal.SIGINT, main_only=True)
-
-    assert demo.wait(timeout=60) == 130
-    wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 60)
-    assert "Traceback" not in demo.log
-
-
-@needs_proc
-@pytest.mark.long
 def test_a_given_server_keeps_what_is_its_own_and_nothing_of_the_demo(procs: Processes, redis_url: str):
     """On ``ONCE_BEAT_REDIS_URL`` the demo touches its own keys only, and takes them away when it is ended."""
     client = redis.Redis.from_url(redis_url, decode_responses=True)
@@ -573,72 +557,53 @@ def test_what_the_recording_keeps_is_what_the_picture_shows(tmp_path: Path, monk
 # ------------------------------------------------------------------------------------------------ the verdict
 
 
-def test_a_window_that_ran_once_is_as_promised():
-    """One start and one finish of each window that was owed: nothing is wrong."""
-    verdict = judge(RUN, [WINDOW], [])
-    assert not verdict.faults
-    assert (verdict.windows, verdict.finished_once, verdict.extra_starts) == (1, 1, 0)
-    assert verdict.late_others == pytest.approx(0.1)
-    assert verdict_lines(verdict)[0] == "verdict: as promised"
+TWICE = [*RUN, event("start", 5.0, "worker-2", attempt=2), event("finish", 7.0, "worker-2", attempt=2)]
+#: Events, windows that are due, kills, what the verdict counts of them, and its lines of faults.
+VERDICTS: dict[str, tuple[list[Event], list[WindowKey], list[Kill], dict[str, object], int]] = {
+    "ran once": (RUN, [WINDOW], [], {"windows": 1, "finished_once": 1, "extra_starts": 0}, 0),
+    "never began": (RUN, [WINDOW, OTHER], [], {"lost": (OTHER,)}, 1),
+    "only began": ([*RUN, event("start", 3.1, window=OTHER)], [WINDOW, OTHER], [], {"lost": (OTHER,)}, 1),
+    "finished twice, in spite of a kill": (
+        TWICE, [WINDOW], [Kill("worker-1", T0 + 1)], {"finished_twice": (WINDOW,), "finished_once": 0}, 2
+    ),
+    "taken over": (
+        TAKEN_OVER, [WINDOW], [Kill("worker-1", T0 + 1)], {"extra_starts": 1, "unexplained": (), "late_others": 0}, 0
+    ),
+    **{
+        f"begun again, killed {who}": (TAKEN_OVER, [WINDOW], kills, {"unexplained": (WINDOW,), "extra_starts": 0}, 1)
+        for who, kills in {
+            "none": [],
+            "another": [Kill("worker-2", T0 + 1)],
+            "later": [Kill("worker-1", T0 + 6)],
+            "before it began": [Kill("worker-1", T0 - 1)],
+            "a beat": [Kill("beat-1", T0 + 1)],
+        }.items()
+    },
+    "begun again after its finish": (
+        [*RUN, event("start", 5.0, "worker-2", attempt=2)], [WINDOW], [Kill("worker-1", T0 + 3)],
+        {"unexplained": (WINDOW,)}, 1,
+    ),
+    "off the schedule": ([*RUN, event("start", 1.0, window=OTHER)], [WINDOW], [], {"unscheduled": (OTHER,)}, 1),
+}  # fmt: skip
 
 
-def test_a_window_without_a_finish_is_lost():
-    """It is lost if it never began, and if it only began."""
-    for events in (RUN, [*RUN, event("start", 3.1, window=OTHER)]):
-        verdict = judge(events, [WINDOW, OTHER], [])
-        assert verdict.lost == (OTHER,)
-        assert verdict_lines(verdict)[0] == "verdict: wrong"
-        assert verdict_lines(verdict)[-1] == "  fault: report 12:00:03 is lost: due, and not finished"
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_verdict(case: str):
+    """One start and one finish of each window that is due, and one more start for a kill of its execution."""
+    events, due, kills, counted, faults = VERDICTS[case]
+    verdict = judge(events, due, kills)
+    assert {name: getattr(verdict, name) for name in counted} == counted
+    first, *others = verdict_lines(verdict)
+    assert first == ("verdict: wrong" if faults else "verdict: as promised")
+    assert len(verdict.faults) == sum("fault: " in line for line in others) == faults
 
 
-def test_a_window_that_finished_twice_is_wrong_even_after_a_kill():
-    """No kill excuses a second finish."""
-    events = [*RUN, event("start", 5.0, "worker-2", attempt=2), event("finish", 7.0, "worker-2", attempt=2)]
-    verdict = judge(events, [WINDOW], [Kill("worker-1", T0 + 1)])
-    assert verdict.finished_twice == (WINDOW,)
-    assert verdict.finished_once == 0
-    assert verdict.faults
-
-
-def test_a_start_after_a_killed_execution_is_excused():
-    """The window's lateness is that of the execution that finished it, and counts as touched by the kill."""
-    verdict = judge(TAKEN_OVER, [WINDOW], [Kill("worker-1", T0 + 1)])
-    assert not verdict.faults
-    assert verdict.extra_starts == 1
-    assert verdict.late_touched == pytest.approx(5.0)
-    assert verdict.late_others == 0
-
-
-@pytest.mark.parametrize(
-    "kills",
-    [
-        [],
-        [Kill("worker-2", T0 + 1)],
-        [Kill("worker-1", T0 + 6)],
-        [Kill("worker-1", T0 - 1)],
-        [Kill("beat-1", T0 + 1)],
-    ],
-    ids=["none", "of another", "later", "before it began", "of a beat"],
-)
-def test_a_start_that_no_kill_explains_is_wrong(kills: list[Kill]):
-    """An extra start is excused by a kill of the execution before it alone."""
-    verdict = judge(TAKEN_OVER, [WINDOW], kills)
-    assert verdict.unexplained == (WINDOW,)
-    assert verdict.extra_starts == 0
-    assert verdict.faults
-
-
-def test_a_start_after_a_finish_is_wrong_even_if_the_finisher_was_killed_later():
-    """An execution that finished was not interrupted."""
-    events = [*RUN, event("start", 5.0, "worker-2", attempt=2)]
-    assert judge(events, [WINDOW], [Kill("worker-1", T0 + 3)]).unexplained == (WINDOW,)
-
-
-def test_a_window_that_the_schedule_lacks_is_wrong():
-    """What ran off the schedule is named."""
-    verdict = judge([*RUN, event("start", 1.0, window=OTHER)], [WINDOW], [])
-    assert verdict.unscheduled == (OTHER,)
-    assert verdict.faults
+def test_the_verdict_says_how_late_windows_were_and_what_is_lost():
+    """A window's lateness is that of the execution that finished it, and counts as touched by the kill."""
+    assert judge(RUN, [WINDOW], []).late_others == pytest.approx(0.1)
+    assert judge(TAKEN_OVER, [WINDOW], [Kill("worker-1", T0 + 1)]).late_touched == pytest.approx(5.0)
+    last = verdict_lines(judge(RUN, [WINDOW, OTHER], []))[-1]
+    assert last == "  fault: report 12:00:03 is lost: due, and not finished"
 
 
 @pytest.mark.parametrize(
