@@ -9,7 +9,7 @@ from __future__ import annotations
 from .clients import check_client
 from .codec import read_app
 from .keys import SHARDS
-from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Remembered, WindowSeen
+from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Remembered, RowSeen, WindowSeen
 from .model import (
     BOUNDS,
     RUNS_ALONE,
@@ -113,6 +113,7 @@ __all__ = (
     "Remembered",
     "Renewal",
     "Renewed",
+    "RowSeen",
     "Spent",
     "Stale",
     "Store",

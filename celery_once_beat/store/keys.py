@@ -6,6 +6,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 30 days or three intervals from a beat's last contact
     {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
+    {7}:row:<key>               of which entry of the shard a database's row is, or what it had there before it got
+                                another name (``lua/pieces/rows.lua``); as the entry, then 30 days
     {7}:beats                   live beats → when each swept the shard last, server ms: by this scripts know who lives
                                 (``lua/sweep.lua``); 30 days
     {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
@@ -113,10 +115,15 @@ class Keys:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
-    def of_load(self, entry: str) -> dict[str, str]:
-        """Name the keys of an entry that a beat loads or unloads."""
+    def of_load(self, entry: str, row: str = "") -> dict[str, str]:
+        """Name the keys of an entry, made of that row of a database, that a beat loads or unloads."""
         shard = f"{self._prefix}{{{shard_of(entry)}}}:"
-        return {"entry": f"{shard}entry:{entry}", "entries": f"{shard}entries", "beats": f"{shard}beats"}
+        return {
+            "entry": f"{shard}entry:{entry}",
+            "entries": f"{shard}entries",
+            "beats": f"{shard}beats",
+            "row_key": f"{shard}row:{row}",
+        }
 
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""

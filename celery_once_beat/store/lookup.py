@@ -10,12 +10,12 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, repeat
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
 from . import codec, scripts
 from .keys import SHARDS, shard_of
@@ -94,6 +94,17 @@ class EntrySeen:
     def last(self) -> WindowSeen | None:
         """The newest window that has its outcome."""
         return next((window for window in self.windows if window.past is not None), None)
+
+
+class RowSeen(NamedTuple):
+    """What the store has of a database's row by other names than it has now."""
+
+    #: The entries that are made of it.
+    names: tuple[str, ...]
+    #: Where it stood when it left its last name, aware UTC; None: it has left none.
+    cursor: datetime | None = None
+    #: Its pause then, as :class:`LoadRequest` has it.
+    pause: str = ""
 
 
 @dataclass(frozen=True)
@@ -417,14 +428,42 @@ class Lookup:
                     left[shard] = cursor
         return found
 
-    def rows(self, known: Container[str]) -> dict[str, tuple[str, str]]:
-        """Return the loaded entries that are made of rows, but for those ``known``: each one's row and fingerprint."""
+    def left_rows(self, known: Container[str]) -> dict[str, str]:
+        """Return the loaded entries that are made of rows, but for those ``known``, each with its fingerprint."""
         names = [name for name in self._scan_loaded() if name not in known]
         replies = self._trip.read(
             [("HMGET", self._keys.of_entry("entry", name), "row", "fingerprint") for name in names]
         )
         found = zip(names, replies, strict=True)
-        return {name: tuple(reply) for name, reply in found if not isinstance(reply, OnceError) and all(reply)}
+        return {name: reply[1] for name, reply in found if not isinstance(reply, OnceError) and all(reply)}
+
+    def rows(self, named: Mapping[str, str]) -> dict[str, RowSeen | StoreUnavailableError]:
+        """Return what is known of rows, key → name, that no entry of that name is made of. Doesn't raise.
+
+        What can't be known is an error: the row may be any entry of a part of the store that is away.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for row, name in named.items():
+            by_shard.setdefault(shard_of(name), []).append(row)
+        held = self._held(by_shard)
+        left = [row for row, name in named.items() if f"- {name}" not in held[row]]
+        held = self._held(dict.fromkeys(range(SHARDS), left)) if left else {}
+        return {row: _row_seen(texts) for row, texts in held.items() if f"- {named[row]}" not in texts}
+
+    def _held(self, asked: Mapping[int, Sequence[str]]) -> dict[str, list[Any]]:
+        """Return what shards say of rows, as ``lua/pieces/rows.lua`` has it; an error for those that don't answer."""
+        commands = [
+            ("MGET", *(self._keys.of_shard(f"row:{row}", shard) for row in rows)) for shard, rows in asked.items()
+        ]
+        try:
+            replies = self._trip.run_with([], commands)[1]
+        except StoreUnavailableError as exc:
+            replies = [exc] * len(commands)
+        held: dict[str, list[Any]] = {}
+        for rows, reply in zip(asked.values(), replies, strict=True):
+            for row, text in zip(rows, repeat(reply) if isinstance(reply, OnceError) else reply, strict=False):
+                held.setdefault(row, []).append(text)
+        return held
 
     def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [
@@ -462,6 +501,18 @@ class Lookup:
         windows.sort(key=lambda window: window.start, reverse=True)
         counted = [replace(window, refused=refused.get(format_instant(window.start), 0)) for window in windows]
         return EntrySeen(name, account, counted, overdue, trouble)
+
+
+def _row_seen(held: Sequence[Any]) -> RowSeen | StoreUnavailableError:
+    texts = [text for text in held if isinstance(text, str)]
+    names = tuple(text[2:] for text in texts if text.startswith("- "))
+    aside = max((text for text in texts if not text.startswith("- ")), default="")
+    try:
+        cursor, _, pause = aside.split(" ", 2)
+        seen = RowSeen(names, parse_instant(cursor), pause)
+    except ValueError:
+        seen = RowSeen(names)
+    return next((each for each in held if isinstance(each, StoreUnavailableError)), seen)
 
 
 def _readable(texts: Iterable[str]) -> Iterator[Past]:

@@ -55,7 +55,7 @@ class LoadRequest(NamedTuple):
     #: The key of the database's row that it is made of; '' for none. ``row_at``: when that was edited last, aware UTC.
     row: str = ""
     row_at: datetime | None = None
-    #: The row was renamed: the words of its pause, '-' where it isn't paused; '' leaves the pause as it is.
+    #: The row comes from another name: the words of its pause, '-' where it isn't paused; '' where it comes from none.
     pause: str = ""
 
 

@@ -278,14 +278,14 @@ _NOW_ONLY = "now_only:flag ends_at:time"
 
 LOAD = Verb(
     "load",
-    "entry entries beats",
+    "entry entries beats row_key",
     "beat fingerprint defined loaded_at:number ttl:span go_back:span options "
     "known:instant counted_from:instant counts_from:instant absent_at:instant row row_at:instant pause",
     codec.read_load,
     waits=True,
     more_keys="definition",
 )
-UNLOAD = Verb("unload", "entry entries beats", "beat fingerprint", codec.read_word)
+UNLOAD = Verb("unload", "entry entries beats row_key", "beat fingerprint row", codec.read_word)
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
 _CHANGE = "name call words"

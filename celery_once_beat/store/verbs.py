@@ -98,7 +98,7 @@ class Store:
         said = tuple(arguments.values())
         if said not in written:
             written[said] = "".join(scripts.LOAD.pack(arguments).values())
-        keys = [*self.keys.of_load(q.entry).values()]
+        keys = [*self.keys.of_load(q.entry, q.row).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))
         return scripts.LOAD.call_with(keys, written[said])
@@ -110,8 +110,20 @@ class Store:
         """
         return self._trip.run(
             [
-                scripts.UNLOAD.call(self.keys.of_load(entry), beat=beat, fingerprint=fingerprint)
+                scripts.UNLOAD.call(self.keys.of_load(entry), beat=beat, fingerprint=fingerprint, row="")
                 for entry, fingerprint in left
+            ]
+        )
+
+    def leave_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
+        """Say that the beat has rows by other names, as (entry, row); returns the same, by whichever definition.
+
+        What a row had by a name that no living beat has it by is then kept for its next load: see ``Lookup.rows``.
+        """
+        return self._trip.run(
+            [
+                scripts.UNLOAD.call(self.keys.of_load(entry, row), beat=beat, fingerprint="", row=row)
+                for entry, row in left
             ]
         )
 

@@ -61,7 +61,6 @@ def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callabl
     from celery_once_beat.contrib.django.database import Database
 
     monkeypatch.setattr(Database, "start", lambda _: None)
-    monkeypatch.setattr(module, "_SEEN_BY_ALL", 0.0)
     monkeypatch.setattr(module, "SILENT", 3600.0)
 
     class Beat(OnceDatabaseScheduler):
@@ -224,13 +223,14 @@ def test_who_sees_a_row_late_takes_nothing_back(rows: Any, new_beat: Any, store:
     assert second.row().next is None
 
 
-def late(rows: Any, beats: Sequence[Any], name: str = "row", **fields: Any) -> datetime:
-    """A row that all of these have, and its window, which none has claimed yet."""
+def late(rows: Any, beats: Sequence[Any], *names: str, **fields: Any) -> datetime:
+    """Rows that all of these have, and their window, which none has claimed yet."""
     for beat in beats:
         beat.look()
         beat.looked(2400)
     window = ago(10)
-    make(rows, window, name, **fields)
+    for name in names or ("row",):
+        make(rows, window, name, **fields)
     update(rows, date_changed=ago(1800))
     for beat in beats:
         beat.look()
@@ -239,11 +239,10 @@ def late(rows: Any, beats: Sequence[Any], name: str = "row", **fields: Any) -> d
 
 @pytest.mark.long
 def test_a_window_runs_by_one_of_two_names(
-    rows: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rows: Any, new_beat: Any, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who has seen the new name waits for who hasn't."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("celery_once_beat.contrib.django.scheduler._SEEN_BY_ALL", 3600.0)
     slow, quick = new_beat(), new_beat()
     window = late(rows, [slow, quick], "old")
     quick.looked(1200)
@@ -255,12 +254,12 @@ def test_a_window_runs_by_one_of_two_names(
     assert [*store.account("old").open] == [window]
     quick.look()
     assert store.account("new") is None, "it waits"
-    quick._renamed["new"] = "old", 0.0, ""
+    slow.looked(1200)
+    slow.look()
     quick.look()
     assert store.account("new").cursor == window
-    assert [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"] == [
-        "once: entry 'new': it was named 'old': it goes on when every beat knows"
-    ]
+    said = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"]
+    assert said[0] == "once: entry 'new': it was named 'old': it goes on when every beat knows"
 
 
 @pytest.mark.long
@@ -436,6 +435,7 @@ def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
     first = new_beat()
     window = late(rows, [first], "old")
     first.claim()
+    store.leave(first.beat_id)
     with without_shard(store.settings.redis_url, store.shard_of("old")) as app.conf.once_beat_redis_url:
         beat = new_beat()
         beat.look()
@@ -454,20 +454,25 @@ def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
 
 
 def test_a_part_of_the_store_that_is_away_stops_only_its_own(
-    rows: Any, new_beat: Any, app: Celery, store: Store, caplog: pytest.LogCaptureFixture
+    rows: Any, new_beat: Any, beat_that_left: Any, app: Celery, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where one node of a cluster is away: other rows go on, and the beat tries again soon, not at once."""
+    """As where one node of a cluster is away: other rows go on, and the beat tries again soon, not at once.
+
+    A row with a new name waits: the node may have its old one.
+    """
     shards = {store.shard_of(name): name for name in map("row-{}".format, range(40))}
-    away, here = shards.popitem(), shards.popitem()
+    away, here, new = shards.popitem(), shards.popitem(), shards.popitem()
     window = ago(5)
     for _, name in (away, here):
         make(rows, window, name, one_off=True)
+    beat_that_left()
+    make(rows, window, new[1])
     with without_shard(store.settings.redis_url, away[0]) as app.conf.once_beat_redis_url:
         beat = new_beat()
         beat._database._round()
         assert beat.tick() > 0
         assert beat.row(here[1]).cursor is not None
-        assert beat.row(away[1]).cursor is None
+        assert beat.row(away[1]).cursor is beat.row(new[1]).cursor is None
         assert [r.message for r in caplog.records if getattr(r, "action", "") == "store_away"]
 
 
@@ -583,11 +588,8 @@ def test_a_pause_goes_along_with_its_row(
     assert rename("second").paused
 
 
-def test_a_pause_goes_along_where_two_beats_start(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row was renamed while no beat ran. The beat that starts second finds the old name as the first does."""
-    monkeypatch.setattr("celery_once_beat.contrib.django.scheduler._SEEN_BY_ALL", 3600.0)
+def test_a_pause_goes_along_where_two_beats_start(rows: Any, new_beat: Any, beat_that_left: Any, store: Store) -> None:
+    """The row was renamed while no beat ran. The beat that starts second finds the row as the first has it."""
     make(rows, ago(600), "first")
     beat_that_left()
     assert store.pause("first", check_words("anna", "too many"))
@@ -595,15 +597,159 @@ def test_a_pause_goes_along_where_two_beats_start(
     beats = [new_beat(), new_beat()]
     for beat in [*beats, *beats]:
         beat.look()
-    assert store.account("second") is None, "both wait until all know"
-    for beat in beats:
-        old, _, fingerprint = beat._renamed["second"]
-        beat._renamed["second"] = old, 0.0, fingerprint
-        for _ in range(3):
-            beat.look()
-            beat.entries.wake(math.inf)
     assert store.account("second").paused
     assert store.account("first").fingerprint == "-", "no beat has it any more"
+
+
+def rename(rows: Any, way: str = "save", **names: str) -> None:
+    """Give rows new names, old → new, in one transaction. No two rows may have one name, not even within it."""
+    from django.db import transaction
+    from django_celery_beat.models import PeriodicTasks
+
+    with transaction.atomic():
+        found = {new: rows.objects.get(name=old) for old, new in names.items()}
+        for new, row in found.items():
+            rows.objects.filter(pk=row.pk).update(name=f"on its way to {new}")
+        for new, row in found.items():
+            row.name = new
+            row.save() if way == "save" else rows.objects.filter(pk=row.pk).update(name=new)
+        PeriodicTasks.update_changed()
+
+
+def pause_of(store: Store, name: str) -> str:
+    account = store.account(name)
+    return account.paused_by if account.paused else ""
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("way", ["save", "update"])
+@pytest.mark.parametrize("names", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}], ids=["two", "three"])
+def test_rows_that_change_names_with_each_other(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, way: str, names: dict[str, str], lives: bool
+) -> None:
+    """Each keeps its own pause. Two beats see it one after the other, or start after it."""
+    for name in names:
+        make(rows, ago(600), name)
+    beats = [new_beat(), new_beat()] if lives else []
+    for beat in beats:
+        beat.look()
+    beats or beat_that_left()
+    assert store.pause("a", check_words("anna", ""))
+    assert store.pause("b", check_words("bert", ""))
+    rename(rows, way, **names)
+    beats = beats or [new_beat(), new_beat()]
+    for beat in [*beats, *beats, *beats]:
+        beat.look()
+    expected = {names[old]: who for old, who in zip(names, ("anna", "bert", ""), strict=False)}
+    assert {name: pause_of(store, name) for name in names} == expected
+
+
+def test_windows_of_rows_that_swap_names_run_once(rows: Any, new_beat: Any, store: Store) -> None:
+    """Who has seen it claims nothing of both until all have: what ran by one name doesn't run by the other."""
+    slow, quick = new_beat(), new_beat()
+    window = late(rows, [slow, quick], "a", "b")
+    rename(rows, a="b", b="a")
+    update(rows, date_changed=ago(900))  # before their windows
+    for _ in range(2):
+        quick.look()
+        quick.claim()
+    assert not store.account("a").open | store.account("b").open
+    slow.claim()
+    assert [[*store.account(name).open] for name in "ab"] == [[window], [window]]
+    for beat in (slow, quick, slow, quick):
+        beat.look()
+        beat.claim()
+    for beat in (slow, quick):
+        assert [beat.row(name).cursor for name in "ab"] == [window, window]
+    assert [[*store.account(name).open] for name in "ab"] == [[window], [window]]
+
+
+@pytest.mark.parametrize("step", ["left", "loaded one"])
+def test_a_beat_that_dies_while_rows_swap_names(
+    rows: Any, beat_that_left: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """After it left their old names, or loaded one of the two: the next beat finds what both had."""
+    for name in "ab":
+        make(rows, ago(600), name)
+    beat_that_left()
+    assert store.pause("a", check_words("anna", ""))
+    assert store.pause("b", check_words("bert", ""))
+    rename(rows, a="b", b="a")
+    beat = new_beat()
+    load_many = beat.store.load_many
+    most = 0 if step == "left" else 1
+
+    def dies(requests: Any) -> Any:
+        load_many([*requests][:most])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(beat.store, "load_many", dies)
+    with pytest.raises(KeyboardInterrupt):
+        beat.look()
+    store.leave(beat.beat_id)
+    new_beat().look()
+    assert (pause_of(store, "a"), pause_of(store, "b")) == ("bert", "anna")
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_row_that_gets_the_name_of_one_that_was_deleted(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, lives: bool
+) -> None:
+    """Between two looks, or while no beat ran: it keeps its own pause, and the other one's is gone."""
+    gone = make(rows, ago(600), "a")
+    make(rows, ago(600), "b")
+    beat = new_beat() if lives else None
+    (beat.look if beat else beat_that_left)()
+    assert store.pause("a", check_words("anna", ""))
+    assert store.pause("b", check_words("bert", ""))
+    gone.delete()
+    rename(rows, b="a")
+    beat = beat or new_beat()
+    beat.look()
+    beat.look()
+    assert pause_of(store, "a") == "bert"
+    assert make(rows, ago(600), "b")
+    beat.look()
+    beat.look()
+    assert pause_of(store, "b") == ""
+
+
+@pytest.mark.parametrize("late", ["the first", "the second", "both"])
+def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: Store, late: str) -> None:
+    """Before every beat has seen its second name, or before some have seen even that."""
+    make(rows, ago(600), "a")
+    beats = [new_beat(), new_beat()]
+    for beat in beats:
+        beat.look()
+    assert store.pause("a", check_words("anna", ""))
+    rename(rows, a="c")
+    for beat in {"the first": beats[1:], "the second": beats[:1], "both": []}[late]:
+        beat.look()
+    rename(rows, c="d")
+    for beat in beats * 3:
+        beat.look()
+    assert pause_of(store, "d") == "anna"
+    assert store.account("c") is None
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("broken", [{"kwargs": "{"}, {"enabled": False}], ids=["left out", "switched off"])
+def test_a_row_that_is_renamed_while_it_is_in_no_schedule(
+    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, broken: dict[str, Any], lives: bool
+) -> None:
+    """And mended, or switched on, by its new name: it is paused as it was."""
+    make(rows, ago(600), "a")
+    beat = new_beat() if lives else None
+    look = beat.look if beat else beat_that_left
+    look()
+    assert store.pause("a", check_words("anna", ""))
+    for edit in (broken, {"name": "b"}, {"kwargs": "{}", "enabled": True}):
+        save(rows, **edit)
+        look()
+    look()
+    assert pause_of(store, "b") == "anna"
 
 
 @pytest.mark.parametrize("lives", [True, False])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -22,12 +23,11 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
-from celery_once_beat.schedules import check_words
-from celery_once_beat.store import EntryAccount, Lookup, Spent, Unknown
+from celery_once_beat.store import EntryAccount, Lookup, RowSeen, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
-from .database import INTERVAL, SILENT, Database, Seen, Tables, alone, one_line
+from .database import SILENT, Database, Seen, Tables, alone, one_line
 from .entry import OnceModelEntry, UnreadableRow, as_entries, instant
 
 __all__ = ("OnceDatabaseScheduler",)
@@ -37,8 +37,6 @@ logger = guarded(get_logger(__name__))
 #: The database can't be asked, may only be read (PostgreSQL's InternalError), or has no such tables yet: not this row's
 #: or that one's fault.
 _AWAY = (OperationalError, InterfaceError, InternalError, ProgrammingError)
-#: Seconds for which a row with a new name waits, until every beat has seen it: none then runs it by its old name.
-_SEEN_BY_ALL = 2 * INTERVAL
 
 
 class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ignore[misc]  # the base has no types
@@ -56,9 +54,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._one_offs: list[BeatEntry] = []
         #: Those of them that are named in the log, since their time is past and they never ran.
         self._passed: set[BeatEntry] = set()
-        #: Name of a row → the one that it had, when all beats know (time.monotonic()), and that one's fingerprint, ''
-        #: where it was told to be gone.
-        self._renamed: dict[str, tuple[str, float, str]] = {}
+        #: Names of entries whose rows weren't theirs at the last sweep, by what the store says.
+        self._waiting: set[str] = set()
         self._database_away_since: float | None = None
         #: Whether it is known which rows were switched off, deleted or renamed while no beat ran.
         self._caught_up = False
@@ -150,8 +147,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._passed.intersection_update(self._one_offs)
 
     def _came(self, seen: Seen, before: Seen) -> None:
-        """Say when rows that are new here were made, enabled or renamed: nothing from before that runs."""
-        names = {_key(source): name for name, source in before.schedule.items()}
+        """Say when rows that are new by their names came: nothing from before that runs."""
         for entry in self.entries.unloaded():
             if entry.stored:
                 continue
@@ -163,14 +159,11 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     # It may have been there at the last look: another beat may have read it earlier.
                     absent_at = self.clock.at(before.read[0])
                 entry.set_first_seen(came_at, absent_at)
-            old = names.get(_key(entry.source), entry.name)
-            if old != entry.name and self.entries.get(old) is None:
-                self._wait_for_all(entry, old)
         for entry in self.entries:
             old_source = before.schedule.get(entry.name)
             if old_source and _key(old_source) not in (None, _key(entry.source)):
-                # Deleted and made again between two looks: neither what the old row ran counts for this one, nor what
-                # it owed. All beats take the same moment.
+                # Another row by the same name: neither what the old one ran counts for it, nor what that owed. All
+                # beats take the same moment.
                 entry.set_first_seen(entry.came_at, entry.source.edited_at)
                 self.entries.reload(entry.name)
 
@@ -204,72 +197,64 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """
         if self._caught_up or self._seen is None:
             return
-        schedule = self._seen.schedule
-        names = {source.row: name for name, source in schedule.items() if _key(source) is not None}
-        gone: dict[str, str] = {}
-        for old, (row, fingerprint) in Lookup(self.store).rows(schedule).items():
-            entry = self.entries.get(names.get(row, ""))
-            if entry is not None and not entry.stored and entry.cursor is None:
-                entry.set_first_seen(entry.source.edited_at, None)
-                self._wait_for_all(entry, old, fingerprint)  # beats that start now find the old name too
-            else:
-                gone[old] = fingerprint
-        self.unload(gone)
+        self.unload(Lookup(self.store).left_rows(self._seen.schedule))
         self._caught_up = True
 
     # -- new names --------------------------------------------------------------------------------------------
 
-    def _wait_for_all(self, entry: BeatEntry, old: str, fingerprint: str = "") -> None:
-        """Let a renamed entry rest until every beat has seen its new name.
-
-        With ``fingerprint``, that of the old name's definition, the old name is unloaded then.
-        """
-        self._renamed[entry.name] = old, time.monotonic() + _SEEN_BY_ALL, fingerprint
-        self._wait(entry, old)
-
-    def _wait(self, entry: BeatEntry, old: str) -> None:
-        reason = f"it was named {old!r}: it goes on when every beat knows"
-        self.entries.rest(entry, reason, action="entry_renamed", level=logging.INFO)
-
     def _see_to_renamed(self) -> None:
-        """Let renamed rows go on after what ran under their old names; raises StoreUnavailableError."""
-        waiting = {entry.name for entry in self.entries.unloaded()}
-        for name, (old, until, fingerprint) in list(self._renamed.items()):
-            entry = self.entries.get(name)
-            if entry is None or entry.cursor is not None:
-                self._forget_old(name, old, fingerprint)
-            elif until <= time.monotonic() or name in waiting:
-                account = self._account_of(name, old)
-                if account is not None and _has_had_its_window(entry, account):
-                    assert self._database is not None
-                    self._database.disable(entry.source, lambda: True)
-                    self._wait_for_all(entry, old, fingerprint)
-                    continue
-                if account is not None:
-                    entry.pause = _pause(account)
-                    if entry.counts_from is None:
-                        entry.set_first_seen(max(entry.came_at or account.cursor, account.cursor), entry.absent_at)
-                self._forget_old(name, old, fingerprint)
-                self.entries.wake_up(name)
+        """Let rows go on from where they were by other names; raises StoreUnavailableError.
 
-    def _forget_old(self, name: str, old: str, fingerprint: str) -> None:
-        del self._renamed[name]
-        if fingerprint:
-            self.unload({old: fingerprint})
+        The store knows which entry is made of which row. One that has another name now leaves the old one, which takes
+        until no living beat has it by that; until then it waits. Nothing that this beat alone saw counts.
+        """
+        for name in self._waiting:
+            self.entries.wake_up(name)
+        unloaded = {entry.source.row: entry for entry in self.entries.unloaded() if not entry.stored}
+        look = partial(Lookup(self.store).rows, {row: entry.name for row, entry in unloaded.items()})
+        found = look()
+        held = [(old, row) for row, seen in found.items() if isinstance(seen, RowSeen) for old in seen.names]
+        left = [(old, row) for old, row in held if not self._is_spent_by(unloaded[row], old)]
+        says_nothing = set()
+        if held:
+            with suppress(StoreUnavailableError):
+                replies = zip(left, self.store.leave_many(self.beat_id, left), strict=True)
+                says_nothing = {pair for pair, reply in replies if not _is_known(reply)}
+            found = look()
+        self._waiting = {unloaded[row].name for row in found}
+        away = None
+        for row, seen in found.items():
+            entry = unloaded[row]
+            if isinstance(seen, StoreUnavailableError):
+                away = seen
+                self.entries.rest(entry, "")
+                continue
+            old = next((name for name in seen.names if (name, row) not in says_nothing), None)
+            if old is not None:
+                reason = f"it was named {old!r}: it goes on when every beat knows"
+                self.entries.rest(entry, reason, action="entry_renamed", level=logging.INFO)
+            elif seen.cursor is not None:
+                entry.pause = seen.pause
+                if entry.counts_from is None:
+                    came_at = entry.came_at or entry.source.edited_at
+                    entry.set_first_seen(max(came_at, seen.cursor), entry.absent_at)
+        if away is not None:
+            raise away
 
-    def _account_of(self, name: str, old: str) -> EntryAccount | None:
-        """What is known of a row by its old name; raises StoreUnavailableError."""
+    def _is_spent_by(self, entry: BeatEntry, old: str) -> bool:
+        """Whether a one-off has had its window by its old name: it is disabled."""
+        assert self._database is not None
+        if not entry.source.model.one_off:
+            return False
         try:
-            return self.store.account(old)
+            account = self.store.account(old)
+            if account is None or not _has_had_its_window(entry, account):
+                return False
+            return self._database.is_to_disable(entry.source) or self._spend(entry, account.since, old)
         except StoreUnavailableError:
-            # Only one node of a cluster, perhaps, that of this old name: next time the others come first.
-            self._renamed[name] = self._renamed.pop(name)
-            for entry in self.entries.unloaded():
-                if entry.name in self._renamed:
-                    self._wait(entry, self._renamed[entry.name][0])
-            raise
+            return True  # that isn't known yet
         except OnceError:
-            return None  # that key can't be read, and says nothing of the row
+            return False  # that key says nothing of the row
 
     # -- one-offs ---------------------------------------------------------------------------------------------
 
@@ -306,29 +291,30 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for entry, account in zip(spent, self.store.accounts([entry.name for entry in spent]), strict=True):
             try:
                 if isinstance(account, EntryAccount) and not account.open:
-                    self._spend(entry, account.since)
+                    self._spend(entry, account.since, entry.name)
             except StoreUnavailableError:
                 raise
             except OnceError:
                 continue  # what met it first has said so
 
-    def _spend(self, entry: BeatEntry, since: datetime) -> None:
-        """Disable a one-off that has had its window, unless it was enabled again since."""
+    def _spend(self, entry: BeatEntry, since: datetime, name: str) -> bool:
+        """Disable a one-off that has had its window by ``name``; False where it was enabled again since."""
         assert self._database is not None
         if not entry.one_off:  # a clocked row has one time, however often it is enabled
             self._database.disable(entry.source, lambda: True)
-            return
+            return True
         if entry.cursor is not None and since > entry.cursor:
             self.entries.reload(entry.name)  # another beat saw it disabled and enabled again, which this one didn't
-            return
-        ask = partial(self.store.spent, entry.name, since, entry.source.edited_at, self.clock.now())
+            return False
+        ask = partial(self.store.spent, name, since, entry.source.edited_at, self.clock.now())
         spent = ask()
         if spent == Spent():
             self._database.disable(entry.source, lambda: _agrees(ask))
-            return
+            return True
         # All beats that find it so have it count from the same moment.
         entry.set_first_seen(None, spent.again if isinstance(spent, Spent) else None)
         self.entries.reload(entry.name)
+        return False
 
     # -- for people -------------------------------------------------------------------------------------------
 
@@ -367,6 +353,11 @@ def _key(source: Any) -> Any:
     return None if model is None else model.pk
 
 
+def _is_known(reply: str | OnceError) -> bool:
+    """Whether a reply to ``leave_many`` says something of the row by its old name."""
+    return reply != "unknown" and isinstance(reply, (str, StoreUnavailableError))
+
+
 def _agrees(ask: Callable[..., Spent | Unknown]) -> bool:
     """Have the store keep which edit of a one-off is disabled; False where it knows better."""
     try:
@@ -381,14 +372,6 @@ def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:
     if clocked is not None:
         return old.since < instant(clocked.clocked_time) <= old.cursor
     return entry.one_off and old.cursor > old.since
-
-
-def _pause(account: EntryAccount) -> str:
-    """Return the pause of a renamed row, as :class:`LoadRequest` has it."""
-    try:
-        return check_words(account.paused_by, account.paused_for) if account.paused else "-"
-    except OnceError:
-        return "{}"  # it is paused; who did it can't be read
 
 
 def _is_spent(entry: BeatEntry) -> bool:

@@ -17,20 +17,24 @@
 -- without rules, and the first load adds them.
 --
 -- ROW is the database's row that the entry is made of, '' for none, and ROW_AT when that was edited last. Another row by the
--- same name is another entry: it counts from its edit, and the pause of the one before has ended. A row that is renamed
--- brings its pause along: PAUSE is '-' where it isn't paused, else the words; '' leaves the pause as it is.
+-- same name is another entry: it counts from COUNTS_FROM or its edit, once no other living beat may have the one before, and
+-- the pause of that one has ended. A row that comes from another name brings its pause along: PAUSE is '-' where it isn't
+-- paused, else the words; '' where it comes from nowhere.
 --
--- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED is what the beat says of the entry, for people, '' for nothing; see entries.lua.
+-- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED is what the beat says of the entry, for people, '' for nothing;
+-- see entries.lua.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
 --         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
---                                 time
+--                                 time, or another living beat may have another row by this name
 
--- include: definition, entries, entry, loaders
+-- include: definition, entries, entry, loaders, rows
 
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row', 'paused_words')
 local cursor, since = fields[2], instant_field('since', fields[6])
+local comes = ROW ~= '' and fields[8] ~= ROW
+local other_row = comes and fields[8]
 
 local others, latest = read_loaders(fields[4])
 local first = LOADED_AT == 0
@@ -44,6 +48,10 @@ if stored then
   end
   counts_from = not cursor and not set[3] and instant_field('first', set[2]) or ''
   paused = paused or set[4] == '1'
+end
+if other_row and others[1] then
+  redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(others)) -- this beat has left the row before
+  return {'superseded', '-', int(loaded_at)}
 end
 local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at}
 local loaders, right = {me}, me
@@ -80,9 +88,9 @@ if right.fingerprint ~= FINGERPRINT then
   return {'superseded', right.beat, int(loaded_at), right.fingerprint}
 end
 
-local other_row, pause = ROW ~= '' and fields[8] and fields[8] ~= ROW, PAUSE
 if other_row then
-  counts_from, pause = counts_from ~= '' and counts_from or ROW_AT, pause ~= '' and pause or '-'
+  put_aside(string.sub(ROW_KEY, 1, #ROW_KEY - #ROW) .. other_row, cursor, fields[5], fields[9])
+  counts_from = counts_from ~= '' and counts_from or ROW_AT
 end
 local news, of_news = 'same', {}
 local now = instant(NOW, TIME[2] % 1000)
@@ -110,12 +118,13 @@ else
     forget_counts()
   end
 end
-if pause ~= '' and (news == 'new' or news == 'changed') then -- else somebody may have changed it since
-  paused = pause ~= '-'
-  write_paused(ENTRY, paused, pause)
+if comes and (other_row or PAUSE ~= '') then -- else somebody may have changed it since
+  paused = PAUSE ~= '' and PAUSE ~= '-'
+  write_paused(ENTRY, paused, PAUSE)
 end
 if ROW ~= '' then
   of_news[#of_news + 1], of_news[#of_news + 2] = 'row', ROW
+  redis.pcall('SET', ROW_KEY, '- ' .. name_of_entry(), 'PX', TTL + DAY)
 elseif fields[8] then
   redis.call('HDEL', ENTRY, 'row')
 end

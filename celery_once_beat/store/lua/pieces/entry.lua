@@ -11,7 +11,7 @@
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
 --   untracked     beats that don't track its windows, and have said so since they loaded it last; see postpone.lua
 --   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
---   row           the key of the database's row that it is made of; absent: it is of no row
+--   row           the key of the database's row that it is made of; '-': that has another name now; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace, retry_failed_after, overlap, deadline, pause_after_failures, on_failure
 --                 the options of the definition in force, times in ms; -: not set, or as the task says
