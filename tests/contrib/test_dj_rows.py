@@ -312,6 +312,31 @@ def test_times_without_a_zone(new_shop: Any) -> None:
     ]  # fmt: skip
 
 
+_RAN = """
+from celery.utils.time import maybe_make_aware
+from celery_once_beat.contrib.django import OnceModelEntry
+from celery_once_beat.contrib.django.database import Database, Tables
+from django_celery_beat.schedulers import ModelEntry
+
+row('ran', interval=every(60))
+began = now()
+next(ModelEntry(PeriodicTask.objects.get(), app=app)).save()
+ran = OnceModelEntry(PeriodicTask.objects.get(), app=app).ran_elsewhere
+ours = now(60)
+tables = Tables(PeriodicTask, PeriodicTasks, OnceModelEntry)
+Database(tables, None, None, 1.0)._write_ran(PeriodicTask.objects.get().pk, 1, ours)
+stock = maybe_make_aware(ModelEntry(PeriodicTask.objects.get(), app=app).last_run_at)
+result = [began <= ran <= now(), stock == ours]
+"""
+
+
+@pytest.mark.parametrize("zones", [True, False])
+def test_when_a_row_ran_is_written_as_the_stock_scheduler_does(new_shop: Any, zones: bool) -> None:
+    """Each reads what the other has written. Without USE_TZ, and without DJANGO_CELERY_BEAT_TZ_AWARE, it is in UTC."""
+    shop = new_shop() if zones else new_shop(USE_TZ=False, DJANGO_CELERY_BEAT_TZ_AWARE=False)
+    assert shop.orm(_RAN) == [True, True]
+
+
 # -- what a beat reads
 
 

@@ -26,7 +26,9 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError
 from celery_once_beat.logs import about, guarded
 
-__all__ = ("INTERVAL", "SILENT", "Database", "Seen", "Tables", "alone", "one_line")
+from .entry import zone_of_runs
+
+__all__ = ("SILENT", "Database", "Seen", "Tables", "alone", "one_line")
 
 logger = guarded(get_logger(__name__))
 
@@ -263,7 +265,7 @@ class Database:
                 raise
 
     def _write_ran(self, key: Any, times: int, last: datetime) -> None:
-        at = Value(last if settings.USE_TZ else make_naive(last), output_field=DateTimeField())
+        at = Value(last if settings.USE_TZ else make_naive(last, zone_of_runs()), output_field=DateTimeField())
         # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
         # A one-off's count was set back as it was disabled.
         is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))

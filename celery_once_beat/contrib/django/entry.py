@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from celery.app import app_or_default
+from django.conf import settings
+from django.utils.timezone import get_default_timezone
 from django_celery_beat.clockedschedule import clocked
 from django_celery_beat.schedulers import ModelEntry
 from django_celery_beat.utils import make_aware
@@ -19,7 +21,7 @@ from celery_once_beat.wording import shown
 
 from .bounds import Bounded
 
-__all__ = ("OnceModelEntry", "UnreadableRow", "as_entries", "instant")
+__all__ = ("OnceModelEntry", "UnreadableRow", "as_entries", "instant", "zone_of_runs")
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
@@ -58,15 +60,14 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         #: When the row was saved last, by the clock of who did; QuerySet.update() leaves it as it is. Aware UTC.
         self.edited_at = instant(model.date_changed)
         self.total_run_count = model.total_run_count
-        self.last_run_at = make_aware(model.last_run_at) if model.last_run_at else self._default_now()
+        ran = ran_at(model.last_run_at) if model.last_run_at else None
+        self.last_run_at = ran or self._default_now()
         #: Which row it is, whatever its name.
         self.row = str(model.pk)
         #: Up to where another scheduler may have run the row (aware UTC). It saves the whole row, so ``date_changed``
         #: is later than ``last_run_at``. After an edit it may also be what our beats wrote. That does no harm: they
         #: write the start of a claimed window, which is never beyond the cursor.
-        self.ran_elsewhere: datetime | None = None
-        if model.last_run_at and instant(model.last_run_at) <= self.edited_at:
-            self.ran_elsewhere = instant(model.last_run_at)
+        self.ran_elsewhere = ran if ran and ran <= self.edited_at else None
         self.schedule = self._schedule(once)
 
     def _schedule(self, once: Any) -> Any:
@@ -84,7 +85,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
             at = instant(source.clocked_time)
             inner: Any = clocked(at)
             one_off = False  # it has one time
-            if model.last_run_at is None or instant(model.last_run_at) < at:
+            if model.last_run_at is None or ran_at(model.last_run_at) < at:
                 self.counts_from = at - timedelta(microseconds=1)
         else:
             inner = source.schedule
@@ -161,7 +162,18 @@ def _json(model: Any, field: str, kind: type, expected: str) -> Any:
     return value
 
 
+def zone_of_runs() -> tzinfo:
+    """Return in which zone ``last_run_at`` is with USE_TZ = False, as django-celery-beat's own scheduler writes it."""
+    zone: tzinfo = get_default_timezone()
+    return zone if getattr(settings, "DJANGO_CELERY_BEAT_TZ_AWARE", True) else timezone.utc
+
+
+def ran_at(value: datetime) -> datetime:
+    """Return a row's ``last_run_at`` in UTC."""
+    return (value if value.tzinfo else value.replace(tzinfo=zone_of_runs())).astimezone(timezone.utc)
+
+
 def instant(value: datetime) -> datetime:
-    """Return a row's time in UTC; with USE_TZ = False it is in Django's TIME_ZONE."""
+    """Return any other time of a row in UTC; with USE_TZ = False it is in Django's TIME_ZONE."""
     aware: datetime = make_aware(value)
     return aware.astimezone(timezone.utc)
