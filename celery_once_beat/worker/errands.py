@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from celery.signals import worker_shutdown
@@ -23,7 +23,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .protocol import StoreRequest, see_through
+from .protocol import see_through
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -34,14 +34,22 @@ _AT_END = 5.0
 _MOST = 10_000
 
 
+class Errand(NamedTuple):
+    """What is sent, for how many seconds it is tried, and who gets the error if that is in vain."""
+
+    send: Callable[[], object]
+    seconds: float
+    unrecorded: Callable[[OnceError], None]
+
+
 class Errands:
     """The errands of one process and app."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._store: Store | None = None
-        self._waiting: queue.SimpleQueue[StoreRequest | threading.Event] = queue.SimpleQueue()
-        self._now: StoreRequest | None = None
+        self._waiting: queue.SimpleQueue[Errand | threading.Event] = queue.SimpleQueue()
+        self._now: Errand | None = None
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._given_up = False
@@ -56,7 +64,7 @@ class Errands:
         if self._waiting.qsize() >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
             return
-        self._waiting.put(StoreRequest(lambda: send(self._own_store()), seconds, unrecorded))
+        self._waiting.put(Errand(lambda: send(self._own_store()), seconds, unrecorded))
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="once-errands", daemon=True)
@@ -71,12 +79,12 @@ class Errands:
         if done.wait(seconds):
             return
         self._given_up = True
-        left: list[StoreRequest | threading.Event | None] = [self._now]
+        left: list[Errand | threading.Event | None] = [self._now]
         with contextlib.suppress(queue.Empty):
             while True:
                 left.append(self._waiting.get_nowait())
         for request in left:
-            if isinstance(request, StoreRequest):
+            if isinstance(request, Errand):
                 request.unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
 
     def _own_store(self) -> Store:
@@ -91,7 +99,9 @@ class Errands:
                 continue
             self._now = request
             try:
-                see_through(request)
+                see_through(request.send, request.seconds)
+            except OnceError as exc:
+                request.unrecorded(exc)
             except Exception as exc:  # noqa: BLE001  # whatever one raises, the others are sent
                 request.unrecorded(OnceError(repr(exc)))
             self._now = None

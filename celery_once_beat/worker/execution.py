@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -29,26 +29,25 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
 from celery_once_beat.logs import about, guarded
-from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.outcomes import OUTCOMES, Outcome
 from celery_once_beat.store import (
     RUNS_ALONE,
     Acquired,
     Begun,
     Busy,
     Closed,
-    Ending,
     Full,
     Stale,
     Store,
     Waits,
     slot_length,
 )
-from celery_once_beat.windows import Window, check_retry, find_among, format_instant, key_of
+from celery_once_beat.windows import Window, check_retry, find_among, format_instant
 
-from .leases import End, leases_of
+from .leases import End
 from .message import RAW, kept
 from .notes import notes_of
-from .protocol import WindowExecution, WindowTask, is_death, reason_of, wait_for
+from .protocol import WindowExecution, WindowTask, is_death
 from .put_back import come_again, put_back, store_answered, times_put_back
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
@@ -70,22 +69,15 @@ class Execution(WindowExecution):
 
     def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))
-        super().__init__(task, store, window, owner, float(window.lease or store.settings.of_task("lease", task)))
-        self.key = key_of(window, request.id)
-        self.task = task
-        self.leases = leases_of(store)
+        length = float(window.lease or store.settings.of_task("lease", task))
+        super().__init__(task, store, window, owner, length, request.id)
         self.retry = check_retry(request.retries)
-        #: How the window ends: done, failed or rejected; '' if it doesn't.
+        #: How the window ends, once its body has: done, failed or rejected; '' if it doesn't.
         self._outcome = ""
         #: What it failed with.
         self._error: BaseException | None = None
-        self._decided = False
-        #: Its end is recorded with the next begin of this process, or soon.
-        self._end_waits = False
-        #: What the store said when it asked for a slot; None where its window has no limit.
-        self._slot: Acquired | Full | None = None
-        #: When it asked for its slot, by ``clock.steady``.
-        self._acquired_at = 0.0
+        #: Others wait for its end, as its begin was told.
+        self._end_at_once = False
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run ``body`` if the window is this delivery's; else raise Ignore. :func:`traced` records how it ended.
@@ -103,13 +95,13 @@ class Execution(WindowExecution):
         try:
             self._begin(request)
         except (NewerVersionError, StoreUnavailableError) as exc:
-            put_back(self.task, request, exc)
+            put_back(self.sender, request, exc)
         assert _tracing.executions is not None
         _tracing.executions.append(self)
         notes_of(request).execution = self
         assert self.lease is not None
         self.leases.hold(self.lease)
-        signals.window_started.send(sender=self.task, window=self.window)
+        signals.window_started.send(sender=self.sender, window=self.window)
 
     def run_hook(self, hook: Callable[[], Any]) -> None:
         """Run ``before_start``: what it raises ends the window, as what the body raises does."""
@@ -123,50 +115,34 @@ class Execution(WindowExecution):
 
     def _begin(self, request: Any) -> None:
         """Begin, with a slot if the window has a limit; else raise Ignore, or what :meth:`start` puts it back for."""
-        self._acquire_slot(request)
-        if self.retry and isinstance(self._slot, Full):  # a beat can't rebuild this retry's message: it comes again
-            come_again(self.task, request, self.store.settings.recovery_interval)
-        wait_for(self.begin)
+        asked_at = steady()
+        slot = self._acquire_slot(request)
+        if self.retry and isinstance(slot, Full):  # a beat can't rebuild this retry's message: it comes again
+            come_again(self.sender, request, self.store.settings.recovery_interval)
+        reply = self.begin((self._limit or "") if isinstance(slot, Full) else "")
         store_answered()
-        reply = self.reply
-        if not isinstance(reply, Begun):
-            waits_for_slot = isinstance(reply, Waits) and reply.waits_for is None
-            if not waits_for_slot:  # an older copy doesn't remove its window from those that wait
-                self._release_slot(forget=not isinstance(reply, Busy) or reply.reason == "running")
-            self._refuse(request, reply)
-        if not self._keeps_slot():
-            self._undo_begin(reply.fence)
-            raise StoreUnavailableError(f"Redis answers later than a slot of the limit {self._limit!r} is held")
+        match reply:
+            case Begun(end_at_once=end_at_once):
+                self._end_at_once = end_at_once
+                if self.limit is not None:
+                    self._keep_slot(slot, asked_at)
+            case Waits():
+                self._wait(reply)
+            case Busy(reason=reason):
+                # An older copy doesn't remove its window from those that wait.
+                self._release_slot(forget=reason == "running")
+                if reason == RUNS_ALONE:
+                    self._come_again_alone(request)
+                self._refuse(reason)
+            case Closed(outcome=outcome, why=why) if outcome:
+                self._release_slot(forget=True)
+                self._end_by_rule(OUTCOMES[outcome], why)
+            case _:
+                self._release_slot(forget=True)
+                self._refuse("closed")
 
-    def _refuse(self, request: Any, reply: object) -> NoReturn:
-        """Say why this copy of the message doesn't run, and let it come again where it has to."""
-        if isinstance(reply, Waits):
-            self._signal_skipped(reply.skipped)
-            what = format_instant(reply.waits_for) if reply.waits_for else f"a slot of the limit {self._limit!r}"
-            self.log(logging.INFO, "window_waits", "waits for %s", what)
-            raise Ignore("window waits")
-        if isinstance(reply, Busy) and reply.reason == RUNS_ALONE:
-            # No beat publishes it again: if the other execution has died, only this copy is left.
-            if not times_put_back(request):
-                self.log(
-                    logging.INFO, "window_comes_again", "another execution runs, or has died: this copy comes again"
-                )
-            come_again(self.task, request, self.length)
-        if isinstance(reply, Closed) and reply.outcome:
-            # A limit ended the window just now.
-            outcome = OUTCOMES[reply.outcome]
-            level = logging.ERROR if outcome.urgency else logging.INFO
-            self.log(level, outcome.action, "is %s: %s", outcome.name, reply.why or outcome.meaning)
-            signals.window_abandoned.send(sender=self.task, window=self.window, outcome=outcome.name)
-            self.signal_closed(outcome.name)
-            raise Ignore(f"window is {outcome.name}")
-        reason = reason_of(reply)
-        self.log(logging.INFO, "window_refused", "refused, this copy comes late: %s", reason)
-        signals.window_refused.send(sender=self.task, window=self.window, reason=reason)
-        raise Ignore(f"window refused: {reason}")
-
-    def _send_begin(self) -> Any:
-        overlap = self.store.settings.of_task("overlap", self.task)
+    def _send_begin(self, no_slot: str) -> Any:
+        overlap = self.store.settings.of_task("overlap", self.sender)
         return self.leases.begin(
             self.key,
             self.owner,
@@ -174,14 +150,14 @@ class Execution(WindowExecution):
             self.retry,
             tracked=self.window.tracked,
             overlap=overlap,
-            no_slot=(self._limit or "") if isinstance(self._slot, Full) else "",
+            no_slot=no_slot,
         )
 
-    # -- windows that wait
-
-    def _signal_skipped(self, starts: Iterable[datetime]) -> None:
-        """Say which windows this begin has passed over."""
-        for start in starts:
+    def _wait(self, reply: Waits) -> NoReturn:
+        """A beat publishes the window again when its turn comes. Says which others this begin has passed over."""
+        if reply.waits_for is not None:
+            self._release_slot(forget=True)
+        for start in reply.skipped:
             skipped, outcome = replace(self.window, start=start, end=None), OUTCOMES["skipped"]
             logger.info(
                 "once: window %s of %r is skipped: another one waits instead",
@@ -189,26 +165,50 @@ class Execution(WindowExecution):
                 skipped.entry,
                 extra=about(outcome.action, skipped, owner=self.owner),
             )
-            signals.window_abandoned.send(sender=self.task, window=skipped, outcome="skipped")
-            signals.window_closed.send(sender=self.task, window=skipped, outcome="skipped", count=1)
+            signals.window_abandoned.send(sender=self.sender, window=skipped, outcome="skipped")
+            signals.window_closed.send(sender=self.sender, window=skipped, outcome="skipped", count=1)
+        what = format_instant(reply.waits_for) if reply.waits_for else f"a slot of the limit {self._limit!r}"
+        self.log(logging.INFO, "window_waits", "waits for %s", what)
+        raise Ignore("window waits")
+
+    def _come_again_alone(self, request: Any) -> NoReturn:
+        """No beat publishes the window again: if the other execution has died, only this copy is left."""
+        if not times_put_back(request):
+            self.log(logging.INFO, "window_comes_again", "another execution runs, or has died: this copy comes again")
+        come_again(self.sender, request, self.length)
+
+    def _end_by_rule(self, outcome: Outcome, why: str) -> NoReturn:
+        """A rule that limits windows ended this one just now."""
+        level = logging.ERROR if outcome.urgency else logging.INFO
+        self.log(level, outcome.action, "is %s: %s", outcome.name, why or outcome.meaning)
+        signals.window_abandoned.send(sender=self.sender, window=self.window, outcome=outcome.name)
+        self.signal_closed(outcome.name)
+        raise Ignore(f"window is {outcome.name}")
+
+    def _refuse(self, reason: str) -> NoReturn:
+        """Say why this copy of the message doesn't run."""
+        self.log(logging.INFO, "window_refused", "refused, this copy comes late: %s", reason)
+        signals.window_refused.send(sender=self.sender, window=self.window, reason=reason)
+        raise Ignore(f"window refused: {reason}")
 
     # -- slots of limits
 
     @property
     def _limit(self) -> str | None:
         """The limit of which the window needs a slot."""
-        return (self.window.limit or self.task.once_limit) if self.window.tracked else None
+        return (self.window.limit or self.sender.once_limit) if self.window.tracked else None
 
-    def _acquire_slot(self, request: Any) -> None:
+    def _acquire_slot(self, request: Any) -> Acquired | Full | None:
+        """Ask for a slot of the window's limit; None if it has none."""
         limit = self._limit
         if limit is None:
-            return
+            return None
         most = self.store.settings.limits.get(limit)
         if most is None:
             self._leave_to_others(request, limit)
-        self._acquired_at = steady()
-        self._slot = self.store.acquire_slot(limit, most, self.key, self.owner, slot_length(self.length))
-        self.limit = limit if isinstance(self._slot, Acquired) else None
+        slot = self.store.acquire_slot(limit, most, self.key, self.owner, slot_length(self.length))
+        self.limit = limit if isinstance(slot, Acquired) else None
+        return slot
 
     def _leave_to_others(self, request: Any, limit: str) -> NoReturn:
         """Put the message back for workers that know its limit.
@@ -222,7 +222,7 @@ class Execution(WindowExecution):
             self.log(logging.WARNING, "window_discarded", why, limit)
             raise Ignore("limit unknown")
         put_back(
-            self.task,
+            self.sender,
             request,
             SettingError(
                 f"limit {limit!r}: found in a message, expected in once_beat_limits of this worker; messages with "
@@ -230,27 +230,29 @@ class Execution(WindowExecution):
             ),
         )
 
-    def _keeps_slot(self) -> bool:
-        """Whether its slot, if it needs one, outlasts the lease that it has just begun.
+    def _keep_slot(self, slot: Acquired | Full | None, asked_at: float) -> None:
+        """Let its slot outlast the lease that it has just begun; else undo the begin, and raise StoreUnavailableError.
 
         The slot was acquired first, perhaps long ago: this process slept, or Redis was slow. If it may end first, or
         belonged to an execution that has died, renew it.
         """
-        if self.limit is None or self.lease is None:
-            return True
+        assert self.lease is not None
+        assert self.limit is not None
         length = slot_length(self.length)
-        if self._slot == Acquired() and self.lease.sent + self.length < self._acquired_at + length:
-            return True
+        if slot == Acquired() and self.lease.sent + self.length < asked_at + length:
+            return
         try:
-            kept = self.store.renew_slot(self.limit, self.key, self.owner, length, takes_over=True)
+            if self.store.renew_slot(self.limit, self.key, self.owner, length, takes_over=True) and self.lease.held():
+                return
         except OnceError:
             self._undo_begin(self.lease.renewal.fence)
             raise
-        return kept and self.lease.held()
+        self._undo_begin(self.lease.renewal.fence)
+        raise StoreUnavailableError(f"Redis answers later than a slot of the limit {self._limit!r} is held")
 
     def _undo_begin(self, fence: int) -> None:
         """Its body doesn't run, and no attempt counts."""
-        self.lease, self.limit = None, None
+        self.lease, self.limit, self.state = None, None, "asked"
         self._give_back(fence)
 
     def _release_slot(self, *, forget: bool = False) -> None:
@@ -302,32 +304,33 @@ class Execution(WindowExecution):
             error = None  # else it and this frame would hold each other
 
     def _decide(self, error: BaseException | None) -> None:
-        """Decide how the window ends, by what the body raised. Called again, it continues where it was.
+        """The body has ended: decide by what it raised how the window ends. Called again, it continues where it was.
 
         Raises Ignore if another has begun. If the process or the worker ends, the window doesn't: recovery runs it
         again, as after any death.
         """
-        if self._decided:
+        if self.state == "ended":
             return
-        if error is None or isinstance(error, Ignore):
-            # Ignore: the body decided that it is done. replace() ends so too.
-            self._outcome = "done"
-        elif is_death(error):
-            self._decided = True
+        if error is not None and is_death(error):
+            if self.state == "running":
+                self.state = "ended"
             if isinstance(error, Exception):
                 # As when a worker is killed: no failure is stored, and no errback or failure hook is called.
                 raise WorkerTerminate(EX_FAILURE) from error
             return
-        elif isinstance(error, Reject) and error.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
-            self._outcome = "rejected"
-        else:
-            self._outcome, self._error = "failed", error
-        if not self.handed_over:
+        if self.state == "running":
+            match error:
+                case None | Ignore():  # Ignore: the body decided that it is done. replace() ends so too.
+                    self._outcome = "done"
+                case Reject() if error.requeue:  # type: ignore[attr-defined]  # celery-types lacks it
+                    self._outcome = "rejected"
+                case _:
+                    self._outcome, self._error = "failed", error
             self.check_lease()
-        self._decided = True
-        if self.stale:
-            self.end_stale()
+        if self.state == "lost":
             raise Ignore("stale: the lease ran out and another execution has the window")
+        if self.state == "running":
+            self.state = "ended"
 
     def close(self, error: BaseException | None = None, *, at_once: bool = False) -> None:
         """Record the end, now that Celery has done the rest. Called again, it continues where it was.
@@ -335,35 +338,35 @@ class Execution(WindowExecution):
         ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
         can't store the result.
         """
-        if error is not None and self._outcome == "done" and not self._recorded:
+        if error is not None and self.state == "ended" and self._outcome == "done":
             self._outcome, self._error = ("", None) if is_death(error) else ("failed", error)
+        waits = False
         try:
-            if not self._recorded:
-                self._end_waits = not at_once and self._outcome == "done" and self._end_may_wait()
-                if self._end_waits:
+            if self.state == "ended":
+                waits = not at_once and self._outcome == "done" and self._end_may_wait()
+                if waits:
                     self._end_soon()
                 else:
                     self._record()
-            self._recorded = True
         finally:
-            if self.lease is not None and not self._end_waits:
-                self.lease.over = True  # before any call: whatever may be raised into that one
+            if self.lease is not None and not waits:
+                self.lease.state = "over"  # before any call: whatever may be raised into that one
                 self.leases.release(self.lease)
         self._error = None  # else its traceback and this would hold each other
         if self.limit is not None:
             self._release_slot()
 
     def _record(self) -> None:
-        if self._outcome == "done":
-            self.succeed()
-        elif self._outcome == "failed":
-            assert self._error is not None
-            # Nothing comes again after a Reject, after a Retry that was raised without retry(), or for a key.
-            final = isinstance(self._error, (Retry, Reject)) or self.window.keyed
-            again_after = self.store.settings.of_task("retry_failed_after", self.task) or None
-            self.fail(self._error, None if final else again_after)
-        elif self._outcome == "rejected":
-            self._give_back_rejected()
+        match self._outcome:
+            case "done":
+                self.record("done")
+            case "failed":
+                # Nothing comes again after a Reject, after a Retry that was raised without retry(), or for a key.
+                final = isinstance(self._error, (Retry, Reject)) or self.window.keyed
+                again_after = self.store.settings.of_task("retry_failed_after", self.sender) or None
+                self.record("failed", self._error, None if final else again_after)
+            case "rejected":  # the same message comes again, and nothing died
+                self.tell(lambda: self._hand_over(self.retry, 0.0))
 
     def _end_may_wait(self) -> bool:
         """Whether the end may be recorded a little later, together with others.
@@ -373,9 +376,7 @@ class Execution(WindowExecution):
         """
         return (
             self.lease is not None
-            and not self.handed_over
-            and isinstance(self.reply, Begun)
-            and not self.reply.end_at_once
+            and not self._end_at_once
             and self.limit is None
             and not self.store.settings.wait_replicas
             and not signals.window_succeeded.receivers
@@ -385,45 +386,37 @@ class Execution(WindowExecution):
 
     def _end_soon(self) -> None:
         assert self.lease is not None
-        fence = self.lease.renewal.fence
-        ending = Ending(self.key, self.owner, fence, "done", tracked=self.window.tracked)
-        self.leases.end_soon(End(self.lease, ending, self._end_answered))
+        self.leases.end_soon(End(self.lease, self.ending("done"), self._end_answered))
+        self.state = "recorded"
 
     def _end_answered(self, reply: object) -> None:
         if isinstance(reply, OnceError):
             self.log_unrecorded(reply)
         elif isinstance(reply, Stale):
-            self.end_stale()
-
-    def _give_back_rejected(self) -> None:
-        """Hand the window over to its own retry number: the same message comes again, and nothing died."""
-        if self.handed_over or self.lease is None:
-            return
-        if not self._end_sent:
-            self.send_end(lambda: self._hand_over(self.retry, 0.0))
-        if self.stale:
-            self.end_stale()
+            self.lose()
 
     def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
+        retry, delay = options["retries"], _delay(options)
         try:
-            self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))
+            self.tell(lambda: self._hand_over(retry, delay))
         except BaseException:
-            if self.handed_over:  # raised from outside: the retry goes out first
+            if self.state == "recorded":  # raised from outside: the retry goes out first
                 publish()
             raise
-        if self.stale:
-            raise Ignore("stale")  # retry() makes a Reject of it; when that end is sent, it is found stale
+        if self.state == "lost":
+            raise Ignore("stale")  # retry() makes a Reject of it, which ends the body
         # Even if the store couldn't be told: the retry goes out, and finishes the window.
-        self.handed_over = True
+        self.state = "recorded"
         return publish()
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None
-        self.lease.ending = True
-        reply = self._send_hand_over(self.lease.renewal.fence, retry, delay)
-        self.stale = isinstance(reply, Stale)
-        self.handed_over = not self.stale
+        self.lease.end()
+        if isinstance(self._send_hand_over(self.lease.renewal.fence, retry, delay), Stale):
+            self.lose()
+        else:
+            self.state = "recorded"
         self.leases.release(self.lease)
 
 
@@ -470,7 +463,7 @@ def is_handed_on(name: str) -> bool:
 
 def last_traced(task: WindowTask) -> Execution | None:
     """Return the execution of ``task`` that this thread's tracer has begun, also once Celery has taken its request."""
-    return next((each for each in reversed(_tracing.executions or ()) if each.task is task), None)
+    return next((each for each in reversed(_tracing.executions or ()) if each.sender is task), None)
 
 
 def is_traced() -> bool:

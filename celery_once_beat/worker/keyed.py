@@ -46,8 +46,7 @@ from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, w
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .current import TaskCall, current_call
-from .leases import leases_of
-from .protocol import WindowExecution, WindowTask, close_unrun, is_awaited, is_death, wait_for
+from .protocol import WindowExecution, WindowTask, close_unrun, is_awaited, is_death
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -241,10 +240,10 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             if window is None:
                 return None
             execution = KeyedExecution(self, store, window, owner, length)
-            wait_for(execution.begin)
-            if not isinstance(execution.reply, Elsewhen):
+            reply = execution.begin()
+            if not isinstance(reply, Elsewhen):
                 return execution.start()
-            now = execution.reply.now  # the server's clock counts
+            now = reply.now  # the server's clock counts
         raise StoreUnavailableError(f"once({self._key!r}): Redis answers too late, in another window")
 
 
@@ -253,7 +252,7 @@ class KeyedExecution(WindowExecution):
 
     logger = logger
 
-    def _send_begin(self) -> Any:
+    def _send_begin(self, _: str) -> Any:
         return self.store.begin_now(_keyed(self.window), self.owner, self.length)
 
     def _send_give_back(self, fence: int) -> object:
@@ -265,7 +264,7 @@ class KeyedExecution(WindowExecution):
         if self.lease is None:
             return None
         try:
-            leases_of(self.store).hold(self.lease)
+            self.leases.hold(self.lease)
             self.effects.running = True
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
@@ -278,27 +277,27 @@ class KeyedExecution(WindowExecution):
         recorded = self.effects.end(error)
         try:
             if error is None or recorded:
-                self.succeed()
+                self.record("done")
             elif isinstance(error, asyncio.CancelledError):
                 self.give_back()
             elif is_death(error):
                 text = "cut short by %s: the next caller begins once its lease has run out"
                 self.log(logging.INFO, "window_left", text, type(error).__name__)
             else:
-                self.fail(error, again_after)
+                self.record("failed", error, again_after)
         finally:
             self.release()
         return recorded
 
     def start_end_timer(self) -> None:
         """Count the time within which its end is sent from now, however long that waits for a thread."""
-        self._seconds_to_record()
+        self.seconds_to_record()
 
     def give_back(self) -> None:
         """Let the next caller begin at once: its body was cancelled. Asked again, it is answered alike."""
         if self.lease is None:
             return
-        self.lease.lost = True  # its threads, if it left any, see this before another begins
+        self.lease.end()  # its threads, if it left any, see this before another begins
         try:
             given = self._send_give_back(self.lease.renewal.fence)
             if isinstance(given, Again):
@@ -314,7 +313,7 @@ class KeyedExecution(WindowExecution):
         """Don't renew its lease any more."""
         self.effects.running = False
         if self.lease is not None:
-            leases_of(self.store).release(self.lease)
+            self.leases.release(self.lease)
 
 
 def _give_back(begun: Future[KeyedExecution | None]) -> None:

@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -59,26 +59,27 @@ class Lease:
         self.renewal = renewal
         self.attempt = attempt
         self.sent = sent
-        self.lost = False
-        #: Its slot of a limit was another's meanwhile.
-        self.slot_lost = False
-        #: Its end is being told, after which a renewal is answered with Stale.
-        self.ending = False
-        #: Its execution has ended: it isn't renewed any more.
-        self.over = False
+        #: *ending*: the end is on its way to the store, which answers renewals after it with Stale. *lost*: another may
+        #: have begun. *over*: the execution has ended. The last two aren't renewed.
+        self.state: Literal["held", "ending", "lost", "over"] = "held"
 
     def held(self) -> bool:
         """Whether the window is certainly this execution's, now. While its end is being sent, another may begin."""
-        return not (self.lost or self.ending) and steady() < self.sent + self.renewal.lease
+        return self.state == "held" and steady() < self.sent + self.renewal.lease
 
     def held_for_long(self) -> bool:
         """Whether it is, and will be for a third of the lease at least."""
-        return not self.lost and steady() < self.sent + self.renewal.lease * 2 / 3
+        return self.state != "lost" and steady() < self.sent + self.renewal.lease * 2 / 3
 
     @property
     def renew_at(self) -> float:
         """When to renew, by ``clock.steady``: after a third of the length."""
         return self.sent + self.renewal.lease / 3
+
+    def end(self) -> None:
+        """The execution's end is being sent from now on."""
+        if self.state == "held":
+            self.state = "ending"
 
 
 class End:
@@ -122,8 +123,8 @@ class Leases:
             self._wake.put(None)
 
     def release(self, lease: Lease) -> None:
-        """Don't renew ``lease`` any more. Setting its ``over`` is enough: no exception can cut that short."""
-        lease.over = True
+        """Don't renew ``lease`` any more. Setting its ``state`` is enough: no exception can cut that short."""
+        lease.state = "over"
         self._held.discard(lease)
 
     def begin(self, window: WindowKey, owner: str, lease: float, retry: int, **options: Any) -> Any:
@@ -140,7 +141,6 @@ class Leases:
 
     def end_soon(self, end: End) -> None:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
-        end.lease.ending = True
         self._ends.add(end)
         if _running():  # not asked before: whoever begins now either sees the end, or is seen here
             self.send_waiting()
@@ -196,7 +196,7 @@ class Leases:
         while True:
             self._wakes_at = math.inf  # what comes after the copies wakes this once more
             held, ends = self._held.copy(), self._ends.copy()
-            leases = [lease for lease in held if not (lease.lost or lease.over)]
+            leases = [lease for lease in held if lease.state in ("held", "ending")]
             self._held.difference_update(held.difference(leases))
             renew_at = min((lease.renew_at for lease in leases), default=math.inf)
             self._wakes_at = min(renew_at, *(end.due for end in ends)) if ends else renew_at
@@ -222,7 +222,7 @@ class Leases:
         for lease, reply in zip(leases, replies, strict=True):
             if isinstance(reply, Renewed):
                 lease.sent = sent
-                if reply.slot_lost and not (lease.ending or lease.slot_lost):
+                if reply.slot_lost and lease.state == "held":
                     _lose_slot(lease)
             elif isinstance(reply, Stale):
                 _lose(lease)
@@ -233,9 +233,10 @@ class Leases:
 
 
 def _lose(lease: Lease) -> None:
-    lease.lost = True
-    if lease.ending:
+    if lease.state != "held":
+        lease.state = "over"
         return
+    lease.state = "lost"
     window, owner, fence, *_ = lease.renewal
     logger.warning(
         "once: window %s of %r isn't this execution's any more, though its body still runs",
@@ -246,8 +247,8 @@ def _lose(lease: Lease) -> None:
 
 
 def _lose_slot(lease: Lease) -> None:
-    lease.slot_lost = True
     window, limit = lease.renewal.window, lease.renewal.limit
+    lease.renewal = lease.renewal._replace(limit=None)
     logger.warning(
         "once: window %s of %r has lost its slot of the limit %r: it wasn't renewed in time. Its body continues",
         format_instant(window.start),

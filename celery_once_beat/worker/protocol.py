@@ -3,11 +3,27 @@
 Who decides
 -----------
 The store does, by the server's clock. An execution asks whether it may begin, and reports how it ended. In between it
-trusts its lease, counted from before the request was sent, and ``leases`` renews that.
+trusts its lease, counted from before the request was sent, and ``leases`` renews that. ``execution`` is for tasks,
+``keyed`` for ``once()``. In asyncio all of it runs in threads: ``background``.
 
-``begin`` and ``StoreRequest.step`` are steps: each asks the store once and returns how many seconds to wait before it
-is called again, or None when it is settled. Only ``wait_for`` and ``see_through`` sleep. ``execution`` is for
-tasks, ``keyed`` for ``once()``. In asyncio all of it runs in threads: ``awaited``.
+The states of an execution
+--------------------------
+::
+
+    asked ── Begun ──> running ── the body ends ──> ended ── the store is told ──> recorded
+      │                   │                           │
+      │                   ├── a retry has the window ─────────────────────────────> recorded
+      v                   v                           v
+    refused, and         lost <── another has begun ──┘
+    forgotten
+
+- *asked*: the store is asked whether it may begin.
+- *running*: the window is its own; its body runs, or a task's hooks before that. Its lease is renewed.
+- *ended*: the body has ended, and what the store is to be told is known: done, failed, rejected. Nothing, if the
+  process or the worker dies.
+- *recorded*: nothing is left to tell. The store knows the end, or couldn't be told, or ``leases`` sends it with this
+  process's next begin; or a retry has the window, also if the body continues after that.
+- *lost*: nothing of it may be reported or recorded.
 
 What each failure does
 ----------------------
@@ -45,8 +61,9 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from celery import Celery
 
@@ -72,7 +89,9 @@ from celery_once_beat.store import (
 from celery_once_beat.windows import Window, format_instant, key_of
 from celery_once_beat.wording import failure_words, printable
 
-from .leases import Lease
+from .leases import Lease, leases_of
+
+T = TypeVar("T")
 
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
@@ -100,43 +119,38 @@ class WindowTask(Protocol):
         """Send the task."""
 
 
+#: Of an execution, as the module says.
+State = Literal["asked", "running", "ended", "recorded", "lost"]
+
+
 class WindowExecution(ABC):
     """From begin to the recorded end. ``length`` is that of the lease, in seconds."""
 
     logger: logging.Logger
 
-    def __init__(self, sender: object, store: Store, window: Window, owner: str, length: float) -> None:
-        #: The ``sender`` of signals.
+    def __init__(
+        self, sender: Any, store: Store, window: Window, owner: str, length: float, sent_as: str | None = None
+    ) -> None:
+        #: The ``sender`` of signals: the task, or the ``once`` object.
         self.sender = sender
         self.store = store
+        self.leases = leases_of(store)
         self.effects = Effects(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
         self.window = replace(window, _effects=self.effects)
-        self.key = key_of(window)
+        self.key = key_of(window, sent_as)
         self.owner = owner
         self.length = length
-        #: The answer to begin; None while there is none.
-        self.reply: BeginReply | None = None
+        self.state: State = "asked"
         #: None before begin.
         self.lease: Lease | None = None
         #: The limit of which it has a slot.
         self.limit: str | None = None
-        self.handed_over = False
-        self.stale = False
-        self._begin_until = time.monotonic() + length / 2
-        self._late_begins = 0
-        self._answer: Finished | Again | Stale | None = None
-        #: Its failure, as alerts and readers show it.
-        self._failure = ""
         #: Until when requests to the store are repeated, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
-        #: True also if the store couldn't be reached.
-        self._end_sent = False
-        #: Nothing is left to do for the end.
-        self._recorded = False
 
     @abstractmethod
-    def _send_begin(self) -> BeginReply: ...
+    def _send_begin(self, no_slot: str) -> BeginReply: ...
 
     @abstractmethod
     def _send_give_back(self, fence: int) -> object:
@@ -144,30 +158,36 @@ class WindowExecution(ABC):
 
     # -- begin
 
-    def begin(self) -> float | None:
-        """Ask once; a step. If no answer can be acted on, gives the window back and raises StoreUnavailableError."""
-        sent = steady()
-        try:
-            reply = self._send_begin()
-        except UncertainWriteError:
-            # It has begun, but a failover could undo that. Asking again writes again.
-            if time.monotonic() > self._begin_until:
-                self._give_back(0)
-                raise
-            return 0.1
-        if isinstance(reply, Begun):
-            if steady() >= sent + self.length:  # a slow reply, or this process slept
-                self._late_begins += 1
-                if self._late_begins < _LATE_BEGINS:
-                    return 0.0
+    def begin(self, no_slot: str = "") -> BeginReply:
+        """Ask whether it may begin, until the answer can be acted on; it runs then, if that is Begun.
+
+        ``no_slot`` is the name of the window's limit, if that has no slot free. If no answer can be acted on, gives the
+        window back and raises StoreUnavailableError.
+        """
+        give_up, late_answers = time.monotonic() + self.length / 2, 0
+        while True:
+            sent = steady()
+            try:
+                reply = self._send_begin(no_slot)
+            except UncertainWriteError:
+                # It has begun, but a failover could undo that. Asking again writes again.
+                if time.monotonic() > give_up:
+                    self._give_back(0)
+                    raise
+                time.sleep(0.1)
+                continue
+            if not isinstance(reply, Begun):
+                return reply
+            if steady() < sent + self.length:
+                self._own(sent, reply)
+                return reply
+            late_answers += 1  # Redis is slow, or this process slept
+            if late_answers == _LATE_BEGINS:
                 self._give_back(reply.fence)
                 raise StoreUnavailableError(
                     f"Redis answers a begin later than the lease of {self.length:g} s "
                     "(the entry's lease, once_lease, once_beat_lease) runs out"
                 )
-            self._own(sent, reply)
-        self.reply = reply
-        return None
 
     def _own(self, sent: float, reply: Begun) -> None:
         renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked, self.limit)
@@ -175,6 +195,7 @@ class WindowExecution(ABC):
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=self.lease.held
         )
+        self.state = "running"
 
     def _give_back(self, fence: int) -> None:
         try:
@@ -184,57 +205,54 @@ class WindowExecution(ABC):
 
     # -- the end
 
-    def succeed(self) -> None:
-        """Record that the body is done."""
-        if self._finish("done"):
-            self._recorded = True  # before its signal: a receiver hears it once
-            signals.window_succeeded.send(sender=self.sender, window=self.window)
-            self.signal_closed("done")
+    def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
+        """Record how the body ended. Called again, it asks again: the store answers as before.
 
-    def fail(self, exc: BaseException, again_after: float | None) -> None:
-        """Record that the body failed; with ``again_after`` the window may run again so many seconds later."""
-        self._failure = failure_words(exc, self.store.settings.failure_text)
-        if self._finish("failed", again_after):
-            self._recorded = True
-            failure = self._failure
-            signals.window_failed.send(sender=self.sender, window=self.window, exception=exc, failure=failure)
-            self.signal_closed("failed")
+        ``error`` is what it failed with; with ``again_after`` the window may run again so many seconds later.
+        """
+        failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
+        ending = self.ending(outcome, failure, again_after)
+        match self.tell(lambda: self.store.finish(ending)):
+            case Finished():
+                self.state = "recorded"  # before its signals: a receiver hears them once
+                self._signal_end(outcome, error, failure)
+            case Again(after=after):
+                self.state = "recorded"
+                why = f" ({printable(failure)})" if failure else ""
+                self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, after)
+            case Stale():
+                self.lose()
+            case None:  # it is logged
+                self.state = "recorded"
+
+    def ending(self, outcome: str, failure: str = "", again_after: float | None = None) -> Ending:
+        """Return what the store is to be told. While that is on its way another may begin, so the lease isn't held."""
+        assert self.lease is not None
+        self.lease.end()
+        fence = self.lease.renewal.fence
+        return Ending(self.key, self.owner, fence, outcome, again_after, self.window.tracked, failure)
+
+    def _signal_end(self, outcome: str, error: BaseException | None, failure: str) -> None:
+        if error is None:
+            signals.window_succeeded.send(sender=self.sender, window=self.window)
+        else:
+            signals.window_failed.send(sender=self.sender, window=self.window, exception=error, failure=failure)
+        self.signal_closed(outcome)
 
     def signal_closed(self, outcome: str) -> None:
         """Signal that the window has ended."""
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
-    def _finish(self, outcome: str, again_after: float | None = None) -> bool:
-        """Record ``outcome``; returns whether it is recorded and final. Called again, it continues where it was.
+    def tell(self, send: Callable[[], T]) -> T | None:
+        """Call ``send`` until the store answers, for as long as a lease. None if it doesn't, with a line of log."""
+        try:
+            return see_through(send, self.seconds_to_record())
+        except OnceError as exc:
+            self.log_unrecorded(exc)
+            return None
 
-        A window that was handed over to a retry is for that to finish, also if the body continues after
-        ``retry(throw=False)``.
-        """
-        if self.handed_over:
-            return False
-        if not self._end_sent:
-            self.send_end(lambda: self._send_finish(outcome, again_after))
-        self._end_sent = True
-        if self.stale:
-            self.end_stale()
-        if isinstance(self._answer, Again):
-            why = f" ({printable(self._failure)})" if self._failure else ""
-            self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, self._answer.after)
-        return isinstance(self._answer, Finished)
-
-    def _send_finish(self, outcome: str, again_after: float | None) -> None:
-        assert self.lease is not None
-        self.lease.ending = True
-        fence = self.lease.renewal.fence
-        tracked, failure = self.window.tracked, self._failure
-        self._answer = self.store.finish(Ending(self.key, self.owner, fence, outcome, again_after, tracked, failure))
-        self.stale, self._end_sent = isinstance(self._answer, Stale), True
-
-    def send_end(self, send: Callable[[], object]) -> None:
-        """Tell the store for as long as a lease."""
-        see_through(StoreRequest(send, self._seconds_to_record(), self.log_unrecorded))
-
-    def _seconds_to_record(self) -> float:
+    def seconds_to_record(self) -> float:
+        """Return for how long the store is still asked; the first call starts that time."""
         now = time.monotonic()
         if self._record_until is None:
             self._record_until = now + self.length
@@ -246,24 +264,26 @@ class WindowExecution(ABC):
         If the store doesn't answer, the body's end stands.
         """
         lease = self.lease
-        if lease is None or lease.over or lease.held_for_long():
+        if lease is None or lease.held_for_long():
             return
 
         def ask() -> None:
             sent = steady()
             (reply,) = self.store.renew_many([lease.renewal])
             if isinstance(raised(reply), Stale):
-                self.stale = True
+                self.lose()
             else:
                 lease.sent = sent
 
-        see_through(StoreRequest(ask, self._seconds_to_record(), lambda _: None))
+        with suppress(OnceError):
+            see_through(ask, self.seconds_to_record())
 
-    def end_stale(self) -> None:
-        """Another has begun: say so, and record nothing."""
-        self._recorded = True
-        self.log(logging.ERROR, "window_stale", "came back after its lease; its end isn't recorded")
-        signals.window_stale.send(sender=self.sender, window=self.window)
+    def lose(self) -> None:
+        """Another has begun: say so, once, and record nothing."""
+        if self.state != "lost":
+            self.state = "lost"
+            self.log(logging.ERROR, "window_stale", "came back after its lease; its end isn't recorded")
+            signals.window_stale.send(sender=self.sender, window=self.window)
 
     def log_unrecorded(self, exc: OnceError) -> None:
         """Say that the end isn't recorded, and why."""
@@ -276,68 +296,36 @@ class WindowExecution(ABC):
         self.logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra)
 
 
-def reason_of(reply: object) -> str:
-    """Say why a begin was refused."""
-    if isinstance(reply, Waits):
-        return "it waits"
-    return reply.reason if isinstance(reply, Busy) else "closed"
+def see_through(send: Callable[[], T], seconds: float) -> T:
+    """Call ``send`` until the store answers, for ``seconds``: a lost end costs another execution.
 
-
-# -- waiting
-
-
-def wait_for(step: Callable[[], float | None]) -> None:
-    """Call ``step`` until it is settled."""
-    while (seconds := step()) is not None:
-        time.sleep(seconds)
-
-
-class StoreRequest:
-    """A request to the store that is sent again for ``seconds``: a lost end costs another execution.
-
-    If the store doesn't answer by then, ``unrecorded`` gets the error: at once for a foreign key or a newer version.
+    Raises OnceError if the store doesn't answer by then; at once for a foreign key or a newer version. An exception
+    that is raised from outside meanwhile is raised when that is settled, and a second one at once.
     """
-
-    def __init__(self, send: Callable[[], object], seconds: float, unrecorded: Callable[[OnceError], None]) -> None:
-        self._send = send
-        self.unrecorded = unrecorded
-        self._give_up = time.monotonic() + seconds
-        self._pause = 0.1
-
-    def step(self) -> float | None:
-        """Send it once; a step."""
-        try:
-            self._send()
-        except OnceError as exc:
-            pause = self._pause
-            if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:
-                self._pause = min(pause * 2, 2.0)
-                return pause
-            self.unrecorded(exc)
-        return None
-
-
-def see_through(request: StoreRequest) -> None:
-    """Call its step until it is settled. An exception raised from outside meanwhile is raised then.
-
-    A second exception from outside is raised at once.
-    """
-    seconds: float | None = 0.0
-    raised: BaseException | None = None
+    give_up, pause, next_pause = time.monotonic() + seconds, 0.0, 0.1
+    outside: BaseException | None = None
     try:
-        while seconds is not None:
+        while True:
             try:
-                if seconds:
-                    time.sleep(seconds)
-                seconds = request.step()
+                if pause:
+                    time.sleep(pause)
+                answer = send()
+                break
+            except OnceError as exc:
+                pause, next_pause = next_pause, min(next_pause * 2, 2.0)
+                if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
+                    if outside is None:
+                        raise
+                    raise outside from None
             except BaseException as exc:
-                if raised is not None:
+                if outside is not None:
                     raise
-                raised, seconds = exc, 0.0  # asked again: every verb answers its owner as it did the first time
-        if raised is not None:
-            raise raised
+                outside, pause = exc, 0.0  # asked again: every verb answers its owner as it did the first time
+        if outside is not None:
+            raise outside
+        return answer
     finally:
-        raised = None  # else it and this frame would hold each other
+        outside = None  # else it and this frame would hold each other
 
 
 # -- what came out of a body

@@ -227,7 +227,7 @@ close = Execution.close
 
 
 def close_or_die(self: Execution, *arguments: Any, **options: Any) -> None:
-    if self.window.entry.endswith("/killed") and self.window.attempt == 1 and not self.handed_over:
+    if self.window.entry.endswith("/killed") and self.window.attempt == 1 and self.state != "recorded":
         os.kill(os.getpid(), signal.SIGKILL)
     close(self, *arguments, **options)
 

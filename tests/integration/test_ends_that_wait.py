@@ -64,7 +64,7 @@ def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.
     worker.trace(lambda: "worked")
     (end,) = leases(worker)._ends
     store_of(worker.app).finish_many([end.ending])
-    wait_until(lambda: end.lease.lost, "its renewal is refused", 60)
+    wait_until(lambda: end.lease.state == "over", "its renewal is refused", 60)
     leases_module._record_all()
     assert told(caplog) == []
     assert worker.account.counts == {"done": 1}

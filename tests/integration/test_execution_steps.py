@@ -544,10 +544,10 @@ def raised_everywhere(worker: Worker, first: str, end: Callable[[], Any]) -> Ite
 def check_that_leases_are_kept(worker: Worker) -> None:
     """None is held of those that have ended, and one that begins is renewed."""
     leases = leases_of(store_of(worker.app))
-    assert not [lease for lease in leases._held.copy() if not lease.over]
+    assert not [lease for lease in leases._held.copy() if lease.state != "over"]
 
     def body() -> None:
-        (lease,) = [lease for lease in leases._held.copy() if not lease.over]
+        (lease,) = [lease for lease in leases._held.copy() if lease.state != "over"]
         begun = lease.renew_at
         wait_until(lambda: lease.renew_at > begun, "its lease is renewed", 60)
 

@@ -59,7 +59,7 @@ def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     wait_until(lambda: not threads(), "no thread is left", 60)
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
     for store in list(awaited._threads):
-        assert not [lease for lease in leases_of(store)._held.copy() if not lease.over]
+        assert not [lease for lease in leases_of(store)._held.copy() if lease.state != "over"]
 
 
 def threads() -> list[threading.Thread]:
