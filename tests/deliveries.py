@@ -152,7 +152,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
 def leases(worker: Worker) -> Leases:
     """The leases of this process, and its ends that wait."""
-    return leases_of(store_of(worker.app))
+    return leases_of.of(store_of(worker.app))
 
 
 def waiting(url: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from celery import Celery
 
-from celery_once_beat.awaited import called_within
+from celery_once_beat.background import called_within
 from celery_once_beat.errors import OnceError
 from celery_once_beat.options import check_seconds
 from celery_once_beat.schedules import Schedule

@@ -34,7 +34,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, schedule
 
 from celery_once_beat import signals
-from celery_once_beat.awaited import called, check_asyncio, seen_through, threads_of
+from celery_once_beat.background import called, check_asyncio, seen_through, threads_of
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import caller_name, digest
 from celery_once_beat.logs import guarded
@@ -182,7 +182,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
 
     async def _begin_awaited(self, frame: FrameType) -> Window | None:
         check_asyncio(f"once({self._key!r})")
-        threads = threads_of(store_of(self._app))
+        threads = threads_of.of(store_of(self._app))
         begun = threads.start(self._begin)
         try:
             cancelled = await seen_through(begun)
@@ -320,7 +320,7 @@ def _give_back(begun: Future[KeyedExecution | None]) -> None:
     """Give back what has begun for nobody: its caller was cancelled twice, or closed."""
     execution = None if begun.exception() else begun.result()
     if execution is not None:
-        threads_of(execution.store).start(execution.give_back)
+        threads_of.of(execution.store).start(execution.give_back)
 
 
 class _Entered:

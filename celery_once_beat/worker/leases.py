@@ -24,15 +24,15 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_postrun, task_prerun, worker_process_shutdown, worker_shutdown
 from celery.utils.log import get_logger
 
+from celery_once_beat.background import OfProcess
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
@@ -258,17 +258,8 @@ def _lose_slot(lease: Lease) -> None:
     )
 
 
-_leases: WeakKeyDictionary[Store, dict[int, Leases]] = WeakKeyDictionary()
-
-
-def leases_of(store: Store) -> Leases:
-    """Return this process's leases; a forked child has its own, since threads don't survive a fork.
-
-    Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
-    thread holds one would wait for ever.
-    """
-    pid, by_process = os.getpid(), _leases.setdefault(store, {})
-    return by_process.get(pid) or by_process.setdefault(pid, Leases(store))
+#: This process's leases at a store.
+leases_of = OfProcess(Leases)
 
 
 #: By process id, since a forked child has its own: ids of the tasks that run in it, or are about to.
@@ -298,13 +289,8 @@ def _after_body(task_id: str, **_: object) -> None:
 
 def send_waiting() -> None:
     """Send the ends that wait in this process."""
-    for leases in _of_this_process():
+    for leases in leases_of.all():
         leases.send_waiting()
-
-
-def _of_this_process() -> Iterator[Leases]:
-    pid = os.getpid()
-    return (by_process[pid] for by_process in list(_leases.values()) if pid in by_process)
 
 
 @worker_process_shutdown.connect(weak=False)
@@ -312,5 +298,5 @@ def _of_this_process() -> Iterator[Leases]:
 @atexit.register
 def _record_all(**_: object) -> None:
     """At an orderly end of a pool's child, of a worker, of any other process; a cold shutdown sends no signal."""
-    for leases in _of_this_process():
+    for leases in leases_of.all():
         leases.record_all()

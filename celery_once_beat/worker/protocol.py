@@ -134,7 +134,7 @@ class WindowExecution(ABC):
         #: The ``sender`` of signals: the task, or the ``once`` object.
         self.sender = sender
         self.store = store
-        self.leases = leases_of(store)
+        self.leases = leases_of.of(store)
         self.effects = Effects(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
         self.window = replace(window, _effects=self.effects)

@@ -189,7 +189,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
             (message.delivery_info or {}).get("routing_key"),
             extra=about("window_discarded", window),
         )
-    errands_of(sender.app).send(
+    errands_of.of(sender.app).send(
         lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
         lambda exc: _log_unrecorded(window, "discarded", exc),
     )
@@ -220,7 +220,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
             logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
             signals.window_closed.send(sender=task, window=window, outcome=outcome, count=1)
 
-    errands_of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
+    errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
 
 
 def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> None:
@@ -254,7 +254,7 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
             )
             signals.window_closed.send(sender=task, window=window, outcome="failed", count=1)
 
-    errands_of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
+    errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
 
 
 class _Delivery(NamedTuple):

@@ -25,7 +25,7 @@ from celery.signals import beat_init, celeryd_after_setup
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_once_beat.awaited import called, check_asyncio
+from celery_once_beat.background import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.logs import about, guarded

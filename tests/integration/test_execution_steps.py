@@ -286,7 +286,7 @@ def test_begins_that_are_all_answered_late(
 def end_killed(worker: Worker, request: dict[str, Any], outcome: str) -> None:
     """What the main process does for a child that it has killed."""
     _end(worker.task, request, outcome, killed=True)
-    errands_of(worker.app).finish(60)
+    errands_of.of(worker.app).finish(60)
 
 
 @pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
@@ -407,7 +407,7 @@ def test_a_renewal_that_meets_its_own_end(
 def _then_renew(worker: Worker, verb: Callable[..., Any]) -> Callable[..., Any]:
     def told(*arguments: Any, **options: Any) -> Any:
         reply = verb(*arguments, **options)
-        leases = leases_of(store_of(worker.app))
+        leases = leases_of.of(store_of(worker.app))
         leases._renew(list(leases._held))
         return reply
 
@@ -543,7 +543,7 @@ def raised_everywhere(worker: Worker, first: str, end: Callable[[], Any]) -> Ite
 
 def check_that_leases_are_kept(worker: Worker) -> None:
     """None is held of those that have ended, and one that begins is renewed."""
-    leases = leases_of(store_of(worker.app))
+    leases = leases_of.of(store_of(worker.app))
     assert not [lease for lease in leases._held.copy() if lease.state != "over"]
 
     def body() -> None:

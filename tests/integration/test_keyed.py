@@ -179,13 +179,13 @@ def test_a_block_that_is_left_in_another_context(redis_url: str, raw: redis.Redi
     assert raw.get(run).startswith("run:")
     assert in_another_context(lambda: next(first, "left")) == "left"
     assert raw.get(run).startswith("done:")
-    assert not leases_of(store)._held
+    assert not leases_of.of(store)._held
 
     raw.delete(run)
     dropped = [dependency()]
     assert in_another_context(lambda: next(dropped[0])) is not None
     dropped.clear()  # by the garbage collector: as where a process ends within the block
-    assert not leases_of(store)._held
+    assert not leases_of.of(store)._held
     assert raw.get(run).startswith("run:"), "its lease runs out"
     assert not shared._inside
     with pytest.raises(RuntimeError, match="is left, but wasn't entered"):
@@ -203,7 +203,7 @@ def test_exit_stacks_that_are_left_in_another_context(redis_url: str, raw: redis
     assert window.held
     in_another_context(second.close)
     assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
-    assert not leases_of(store_of(_app_at(redis_url)))._held
+    assert not leases_of.of(store_of(_app_at(redis_url)))._held
 
     threads = once("threads", **YEARLY, url=redis_url)
     outer = ExitStack()

@@ -27,7 +27,7 @@ from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat import OnceTask, Window, awaited, current_window, once, signals
+from celery_once_beat import OnceTask, Window, background, current_window, once, signals
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.worker.keyed import _app_at
@@ -58,8 +58,8 @@ def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     gc.collect()
     wait_until(lambda: not threads(), "no thread is left", 60)
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
-    for store in list(awaited._threads):
-        assert not [lease for lease in leases_of(store)._held.copy() if lease.state != "over"]
+    for store in list(background.threads_of._made):
+        assert not [lease for lease in leases_of.of(store)._held.copy() if lease.state != "over"]
 
 
 def threads() -> list[threading.Thread]:
@@ -68,7 +68,7 @@ def threads() -> list[threading.Thread]:
 
 def calling() -> bool:
     """Whether a thread is in a call, or a call waits for one."""
-    every = [each for by_process in list(awaited._threads.values()) for each in by_process.values()]
+    every = [each for by_process in list(background.threads_of._made.values()) for each in by_process.values()]
     return any(each._waiting or each._running > each._idle for each in every)
 
 
@@ -184,12 +184,12 @@ def test_many_at_once(redis_url: str, raw: redis.Redis, run: Run) -> None:
     run(main())
     assert len(ran) == len(set(ran)) == 1001
     assert set(ends(raw).values()) == {"done"}
-    assert most <= awaited._MOST
+    assert most <= background._MOST
 
 
 def test_bodies_that_wait_for_each_other(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread for the store, and each of asyncio's taken by a body: the ends are recorded all the same."""
-    monkeypatch.setattr(awaited, "_MOST", 1)
+    monkeypatch.setattr(background, "_MOST", 1)
     all_wait, last_ended = threading.Barrier(4), threading.Event()
 
     def wait() -> None:
@@ -297,7 +297,7 @@ def test_ends_that_wait_for_a_thread_arent_told_for_longer(
     start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Redis goes away within many bodies: an end is told for a lease from then on, not from its turn on."""
-    monkeypatch.setattr(awaited, "_MOST", 1)
+    monkeypatch.setattr(background, "_MOST", 1)
     server = start_redis()
     tries = []
     store = store_of(_app_at(server.url()))

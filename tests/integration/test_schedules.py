@@ -22,7 +22,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat import AsyncSchedules, Schedules, awaited
+from celery_once_beat import AsyncSchedules, Schedules, background
 from celery_once_beat.errors import (
     NewerVersionError,
     OnceError,
@@ -310,7 +310,7 @@ def test_an_async_client_of_a_redis_that_hangs(start_redis: Callable[..., RedisS
         asyncio.run(use())
     server.resume()
     wait_until(lambda: not [each for each in threading.enumerate() if each.name == "once-awaited"], "all is asked", 60)
-    assert len(list(schedules.sync.list())) <= awaited._MOST
+    assert len(list(schedules.sync.list())) <= background._MOST
     schedules.sync.close()
 
 

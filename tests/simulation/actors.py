@@ -492,7 +492,7 @@ class Worker:
 
     def _exit_leases(self, app: Any) -> None:
         if app is not None:
-            leases.leases_of(store_of(app)).record_all()
+            leases.leases_of.of(store_of(app)).record_all()
 
     @property
     def dead(self) -> bool:

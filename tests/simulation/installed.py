@@ -27,7 +27,7 @@ import kombu.utils.functional
 from celery.utils.collections import LimitedSet
 from greenlet import getcurrent
 
-from celery_once_beat import identity
+from celery_once_beat import background, identity
 from celery_once_beat.beat import claiming, outgoing, results, stopping
 from celery_once_beat.client import orders as client_orders  # noqa: F401  # it is loaded before anything is replaced
 from celery_once_beat.store import verbs
@@ -88,6 +88,23 @@ class _Lock:
     def __exit__(self, *_: object) -> None: ...
 
 
+class _Condition(_Lock):
+    """``threading.Condition``."""
+
+    def __init__(self) -> None:
+        self._notified = Gate(_Here.world.kernel)
+
+    def notify(self) -> None:
+        self._notified.set()
+
+    def wait_for(self, met: Any, timeout: float) -> Any:
+        while not met():
+            self._notified.clear()
+            if not self._notified.wait(timeout):
+                break
+        return met()
+
+
 class _Executor:
     """``ThreadPoolExecutor`` with threads of the process: each call has one."""
 
@@ -133,6 +150,7 @@ class _Event(Gate):
 _threading = SimpleNamespace(
     Thread=_Thread,
     Lock=_Lock,
+    Condition=_Condition,
     Event=_Event,
     current_thread=lambda: None,
     main_thread=threading.main_thread,
@@ -309,8 +327,8 @@ def forget() -> None:
     """Keep nothing of a world that is over: its processes have the ids that those of the next one get."""
     global _last  # noqa: PLW0603  # of this module
     _last = None
-    for by_process in (leases._leases, leases._tasks, errands._errands):
-        by_process.clear()
+    for of_process in (leases.leases_of, leases._tasks, errands.errands_of):
+        of_process.clear()
     kombu.pools.reset()
 
 
@@ -319,10 +337,10 @@ def install() -> None:
     time.sleep = _sleep
     kombu.utils.functional.sleep = _sleep
     uuid4 = lambda: uuid.UUID(int=_process().random.getrandbits(128), version=4)  # noqa: E731
-    for module in (errands, leases, results, reserved):
+    for module in (background, leases, results, reserved):
         module.threading = _threading
     stopping.threading = SimpleNamespace(current_thread=lambda: None, main_thread=lambda: 1)
-    errands.queue = leases.queue = _queue
+    leases.queue = _queue
     leases.set = _OrderedSet
     reserved.state = _State()
     celery.worker.request.revoked_tasks = _Revoked()
@@ -330,7 +348,7 @@ def install() -> None:
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)
     for module, name, local in _of_package(threading.local):
         setattr(module, name, _OfGreenlets(local))
-    identity.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid)
+    identity.os = background.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid)
     identity.socket = SimpleNamespace(gethostname=lambda: _process().name)
     identity.secrets = SimpleNamespace(token_hex=lambda number: _random_hex(number * 2))
     put_back.random = SimpleNamespace(uniform=_uniform)

@@ -38,7 +38,7 @@ def test_two_threads_that_need_the_store_first_share_it(monkeypatch: pytest.Monk
 def test_two_threads_that_need_a_lease_first_share_its_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread a process renews all leases, also those of two windows that begin at once."""
     of = store.Store(Settings(redis_url="redis://127.0.0.1:1/0"))
-    monkeypatch.setattr(leases, "Leases", meeting(leases.Leases))
+    monkeypatch.setattr(leases.leases_of, "_make", meeting(leases.Leases))
     with ThreadPoolExecutor(2) as threads:
-        first, second = threads.map(leases.leases_of, [of, of])
+        first, second = threads.map(leases.leases_of.of, [of, of])
     assert first is second

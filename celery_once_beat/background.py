@@ -1,4 +1,4 @@
-"""The store's calls for asyncio: each runs in a thread, so that no event loop waits for Redis.
+"""What a process does in the background, so that no event loop waits for Redis: asyncio's, or that of a worker.
 
 The threads aren't those of ``asyncio.to_thread``. Bodies may fill those, and wait in them for other windows to end; no
 thread would be left to record these ends. And while Redis hangs, nothing else in the process waits for a thread.
@@ -23,12 +23,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import Store
 
+Owner = TypeVar("Owner")
 T = TypeVar("T")
 
 #: Each takes a connection. More would only help while Redis is away.
@@ -37,11 +38,38 @@ _MOST = 16
 _IDLE = 0.1
 
 
-class Threads:
-    """The threads that call one store."""
+class OfProcess(Generic[Owner, T]):
+    """What this process has for each owner, a store or an app; a forked child has its own: no thread survives a fork.
 
-    def __init__(self, most: int) -> None:
+    Safe to use from several threads: setdefault is one atomic step. No lock: a child that is forked while another
+    thread holds one would wait for ever.
+    """
+
+    def __init__(self, make: Callable[[Owner], T]) -> None:
+        self._make = make
+        self._made: WeakKeyDictionary[Owner, dict[int, T]] = WeakKeyDictionary()
+
+    def of(self, owner: Owner) -> T:
+        """Return what ``owner`` has, made the first time."""
+        pid, by_process = os.getpid(), self._made.setdefault(owner, {})
+        return by_process.get(pid) or by_process.setdefault(pid, self._make(owner))
+
+    def all(self) -> list[T]:
+        """Return what was made in this process."""
+        pid = os.getpid()
+        return [by_process[pid] for by_process in list(self._made.values()) if pid in by_process]
+
+    def clear(self) -> None:
+        """Forget it all."""
+        self._made.clear()
+
+
+class Threads:
+    """At most so many threads, which call what they are given, in turn."""
+
+    def __init__(self, most: int, name: str = "once-awaited") -> None:
         self._most = most
+        self._name = name
         #: Guards the rest.
         self._changed = threading.Condition()
         self._waiting: deque[Callable[[], None]] = deque()
@@ -60,7 +88,7 @@ class Threads:
         with self._changed:
             if len(self._waiting) >= self._idle and self._running < self._most:
                 with contextlib.suppress(RuntimeError):
-                    threading.Thread(target=self._run, name="once-awaited", daemon=True).start()
+                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
                     self._running += 1
             if self._running:
                 self._waiting.append(partial(copy_context().run, _fulfil, future, call))
@@ -94,20 +122,18 @@ def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
         future.set_result(result)
 
 
-_threads: WeakKeyDictionary[Store, dict[int, Threads]] = WeakKeyDictionary()
-
-
-def threads_of(store: Store) -> Threads:
-    """Return this process's threads for ``store``; a forked child has its own, since threads don't survive a fork."""
-    pid, by_process = os.getpid(), _threads.setdefault(store, {})
+def _threads_for(store: Store) -> Threads:
     most = store.settings.redis_options.get("max_connections")
-    most = min(most, _MOST) if isinstance(most, int) and most > 0 else _MOST
-    return by_process.get(pid) or by_process.setdefault(pid, Threads(most))
+    return Threads(min(most, _MOST) if isinstance(most, int) and most > 0 else _MOST)
+
+
+#: The threads that ask a store for asyncio.
+threads_of = OfProcess(_threads_for)
 
 
 async def called(store: Store, call: Callable[[], T]) -> T:
     """Call it in a thread of the store's. If the caller is cancelled meanwhile, nobody gets the result."""
-    future = threads_of(store).start(call)
+    future = threads_of.of(store).start(call)
     cancelled = await seen_through(future)
     if cancelled is not None:
         raise cancelled
@@ -128,7 +154,7 @@ async def called_within(seconds: float, store: Store, call: Callable[[], T]) -> 
         return call()
 
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(threads_of(store).start(in_time)), seconds)
+        return await asyncio.wait_for(asyncio.wrap_future(threads_of.of(store).start(in_time)), seconds)
     except asyncio.TimeoutError:
         raise late from None
 
