@@ -87,7 +87,8 @@ class Execution(WindowExecution):
         """
         if _tracing.executions is None:  # another tracer than the task's called it, and nobody comes behind it
             return _then_close(lambda: self.run(request, body))
-        self.start(request)
+        if self.state == "asked":  # else it has begun for before_start
+            self.start(request)
         return self.run_body(body)
 
     def start(self, request: Any) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery import Celery, Task
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
@@ -54,6 +54,10 @@ from .put_back import put_back
 from .reserved import limit_windows
 
 logger = guarded(get_logger(__name__))
+
+#: What a call of a task is: ``task()``; ``apply()``; a message's, without a window or with one; or one within another
+#: one of these, as by ``super().__call__()``.
+Kind = Literal["direct", "eager", "plain", "window", "within"]
 
 if TYPE_CHECKING:
     _Task = Task[Any, Any]
@@ -175,47 +179,69 @@ class OnceTask(TaskOptions, _Task):
             if running is not None:
                 running.end()
 
-    def _call(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _begin_and_call(
+        self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call the body as what its call is; only a window is begun, and recorded."""
+        kind, execution = self._classify(request)
+        match kind:
+            case "direct" | "within":
+                return self._until_recorded(request, call, args, kwargs)
+            case "eager":
+                return self._run_body(request, call, args, kwargs)
+            case "plain":
+                send_waiting()
+                self._store_started(request)
+                return self._run_body(request, call, args, kwargs)
+            case "window":
+
+                def body() -> Any:
+                    self._store_started(request)
+                    return self._run_body(request, call, args, kwargs)
+
+                assert execution is not None
+                return execution.run(request, body)
+
+    def _classify(self, request: Any) -> tuple[Kind, Execution | None]:
+        """Say what a call is, and for a window its execution; ``before_start`` may have begun that already."""
+        if request is None and is_handed_on(self.name):
+            raise SettingError(
+                f"task {self.name!r}: found a pool that runs it in another thread than its message, where its "
+                "window can't begin; let a worker with one of Celery's own pools consume its queue"
+            )
+        if request is None or request.called_directly:
+            return "direct", None
+        notes = notes_of(request)
+        execution, notes.before = notes.before, None
+        if execution is not None:
+            return "window", execution
+        if notes.began is not None:
+            return "within", None
+        notes.began = time.time()
+        if request.is_eager:
+            return "eager", None
+        execution = self._execution_of(request)
+        return ("plain", None) if execution is None else ("window", execution)
+
+    def _run_body(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
         running = Running(self, request)
         try:
-            result = call(*args, **kwargs)
+            result = self._until_recorded(request, call, args, kwargs)
         finally:
             running.end()
-        if isinstance(result, (Coroutine, AsyncGenerator)):
+        if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
             close_unrun(result)
             raise _never_awaited(self)
         return result
 
-    def _begin_and_call(
+    def _until_recorded(
         self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Execute the request's window around ``call``; without one, or within it already, just call."""
-        call = partial(self._until_recorded, call)
-        notes = notes_of(request)
-        execution: Execution | None = notes.before
-        begun, notes.before = execution is not None, None
-        if execution is None:
-            if request is None and is_handed_on(self.name):
-                raise SettingError(
-                    f"task {self.name!r}: found a pool that runs it in another thread than its message, where its "
-                    "window can't begin; let a worker with one of Celery's own pools consume its queue"
-                )
-            if request is None or request.called_directly or notes.began is not None:
-                return call(*args, **kwargs)
-            notes.began = time.time()
-            execution = None if request.is_eager else self._execution_of(request)
-            if execution is None:
-                if not request.is_eager:
-                    send_waiting()
-                    self._store_started(request)
-                return self._call(request, call, args, kwargs)
-
-        def body() -> Any:
-            self._store_started(request)
-            return self._call(request, call, args, kwargs)
-
-        return execution.run_body(body) if begun else execution.run(request, body)
+        """Call the body. If its window is recorded already, what was recorded is its result."""
+        if request is None:  # a direct call: the request is made within it
+            return call(*args, **kwargs)
+        return self._effects_of(request).run(partial(call, *args, **kwargs))
 
     def _execution_of(self, request: Any) -> Execution | None:
         """Return the execution, yet to begin, of the window that a message was sent for; None if it is a plain one."""
@@ -239,28 +265,20 @@ class OnceTask(TaskOptions, _Task):
     def _begin_before(self, hook: Callable[[], Any]) -> None:
         """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
         request: Any = self.request_stack.top
-        if request is not None and notes_of(request).began is not None:  # the hook of a base, called by this task's own
-            hook()
-            return
+        notes = notes_of(request)
         execution = None
-        if request is not None and not request.is_eager and not request.called_directly and is_traced():
+        # Not where this is the hook of a base, called by the task's own.
+        sent = request is not None and not request.is_eager and not request.called_directly
+        if sent and is_traced() and notes.began is None:
             execution = self._execution_of(request)
         if execution is None:
             send_waiting()
             hook()
             return
-        notes = notes_of(request)
         notes.began = time.time()
         execution.start(request)
         execution.run_hook(hook)
         notes.before = execution
-
-    def _until_recorded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the body. If its window is recorded already, what was recorded is its result."""
-        request: Any = self.request_stack.top
-        if request is None:  # a direct call: the request is made within it
-            return call(*args, **kwargs)
-        return self._effects_of(request).run(partial(call, *args, **kwargs))
 
     def _effects_of(self, request: Any) -> Effects:
         """Return what the execution, or the call, of ``request`` records. Made before its window: most never look."""
