@@ -14,7 +14,10 @@ from typing import Any
 
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("about", "guarded")
+__all__ = ("Logged", "about", "guarded")
+
+#: What is foreign must not fill the memory.
+_MOST_LOGGED = 1000
 
 
 class _Guarded(logging.Logger):
@@ -43,6 +46,19 @@ class _Guarded(logging.Logger):
             super().handle(record)
         except Exception:  # noqa: BLE001  # a user's filter or handler
             _print_error()
+
+
+class Logged(set[object]):
+    """What a process has logged already, of what it logs once."""
+
+    def is_new(self, what: object) -> bool:
+        """Whether ``what`` is to be logged now, as it wasn't yet; so many others later it is logged again."""
+        if what in self:
+            return False
+        if len(self) >= _MOST_LOGGED:
+            self.clear()
+        self.add(what)
+        return True
 
 
 def guarded(logger: logging.Logger) -> logging.Logger:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, WorkerTerminate
 from celery.platforms import EX_FAILURE
@@ -47,8 +47,11 @@ from celery_once_beat.windows import Window, check_retry, find_among, format_ins
 from .leases import End
 from .message import RAW, kept
 from .notes import notes_of
-from .protocol import WindowExecution, WindowTask, is_death
+from .protocol import WindowExecution, is_death
 from .put_back import come_again, put_back, store_answered, times_put_back
+
+if TYPE_CHECKING:
+    from .task import OnceTask
 
 #: Where the worker's main process notes the owner, in the request of one delivery.
 DELIVERY = "once_delivery"
@@ -58,7 +61,6 @@ _MOST_UNKNOWN = 12
 #: In the place of what the body raised: it hasn't ended yet.
 _RUNNING = BaseException()
 
-
 logger = guarded(get_logger(__name__))
 
 
@@ -67,7 +69,7 @@ class Execution(WindowExecution):
 
     logger = logger
 
-    def __init__(self, task: WindowTask, request: Any, window: Window, store: Store) -> None:
+    def __init__(self, task: OnceTask, request: Any, window: Window, store: Store) -> None:
         owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))
         length = float(window.lease or store.settings.of_task("lease", task))
         super().__init__(task, store, window, owner, length, request.id)
@@ -462,7 +464,7 @@ def is_handed_on(name: str) -> bool:
     return carried is not None and carried[0] == name and not carried[1]
 
 
-def last_traced(task: WindowTask) -> Execution | None:
+def last_traced(task: OnceTask) -> Execution | None:
     """Return the execution of ``task`` that this thread's tracer has begun, also once Celery has taken its request."""
     return next((each for each in reversed(_tracing.executions or ()) if each.sender is task), None)
 

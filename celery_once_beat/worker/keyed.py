@@ -46,10 +46,12 @@ from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, w
 from celery_once_beat.wording import A_SPAN, read_span, shown
 
 from .current import TaskCall, current_call
-from .protocol import WindowExecution, WindowTask, close_unrun, is_awaited, is_death
+from .protocol import WindowExecution, close_unrun, is_awaited, is_death
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
+
+    from .task import OnceTask
 
 logger = guarded(logging.getLogger(__name__))  # not Celery's: plain code has not set that up
 
@@ -201,7 +203,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             return None
         if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             return execution.end(error, self._again)  # asks nothing; a coroutine that is closed may not wait
-        execution.start_end_timer()
+        execution.seconds_to_record()  # counted from now, however long its end waits for a thread
         return await called(execution.store, partial(execution.end, error, self._again))
 
     def _enter(self, execution: KeyedExecution | None, frame: FrameType) -> Window | None:
@@ -289,10 +291,6 @@ class KeyedExecution(WindowExecution):
             self.release()
         return recorded
 
-    def start_end_timer(self) -> None:
-        """Count the time within which its end is sent from now, however long that waits for a thread."""
-        self.seconds_to_record()
-
     def give_back(self) -> None:
         """Let the next caller begin at once: its body was cancelled. Asked again, it is answered alike."""
         if self.lease is None:
@@ -376,7 +374,7 @@ class Child:
     """A task's message that is sent once for a key and window; see :meth:`OnceTask.apply_once`."""
 
     def __init__(
-        self, task: WindowTask, key: Key, window: Window | None, every: Every | None, tz: tzinfo | str | None
+        self, task: OnceTask, key: Key, window: Window | None, every: Every | None, tz: tzinfo | str | None
     ) -> None:
         within = task.name if window is None else f"{task.name}@{_short(window.entry)}"
         name = f"{within}:{_check_key(key)}"

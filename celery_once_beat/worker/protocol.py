@@ -63,9 +63,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeVar
-
-from celery import Celery
+from typing import Any, Literal, TypeVar
 
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
@@ -97,26 +95,6 @@ T = TypeVar("T")
 _LATE_BEGINS = 3
 
 BeginReply = Begun | Waits | Busy | Closed | Elsewhen
-
-
-class WindowTask(Protocol):
-    """What executions need of a task; ``task.OnceTask`` is one."""
-
-    name: str
-    once_lease: float | None
-    once_overlap: str | None
-    once_limit: str | None
-    once_retry_failed_after: float | None
-
-    @property
-    def app(self) -> Celery[Any]:
-        """The task's app."""
-
-    def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """Return the signature that sends the message of ``request`` once more."""
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        """Send the task."""
 
 
 #: Of an execution, as the module says.

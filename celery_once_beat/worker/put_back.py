@@ -13,19 +13,21 @@ from __future__ import annotations
 import random
 import time
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 from kombu.serialization import registry  # type: ignore[attr-defined]  # celery-types lacks it
 
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
 from .message import kept, of_old_protocol, publish_kept
-from .protocol import WindowTask
+
+if TYPE_CHECKING:
+    from .task import OnceTask
 
 logger = guarded(get_logger(__name__))
 
@@ -40,17 +42,15 @@ _INTERVALS = 5
 #: The count stops here.
 _MOST_TIMES = 100
 #: Reasons already logged. An unreachable store counts as one, since its error text varies.
-_reasons: set[str] = set()
+_reasons = Logged()
 _AWAY = StoreUnavailableError.__name__
-#: At most this many are remembered: foreign messages must not fill the memory.
-_MOST = 1000
 #: What Celery says of a message beside what is in it.
 _ROUTED = ("exchange", "routing_key", "declare", "retry", "retry_policy", "timeout", "confirm_timeout")
 #: When this process may put back the next message, at RATE; by time.monotonic().
 _free_at = 0.0
 
 
-def put_back(task: WindowTask, request: Any, exc: Exception) -> NoReturn:
+def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     """Publish the same message to come again later, its own retries untouched. Logs each reason once.
 
     Raises as :func:`come_again`.
@@ -58,15 +58,12 @@ def put_back(task: WindowTask, request: Any, exc: Exception) -> NoReturn:
     away = isinstance(exc, StoreUnavailableError)
     reason = _AWAY if away else str(exc)
     longest = store_of(task.app).settings.recovery_interval * (1 if away else _INTERVALS)
-    if reason not in _reasons:
-        if len(_reasons) >= _MOST:
-            _reasons.clear()
-        _reasons.add(reason)
+    if _reasons.is_new(reason):
         logger.warning("once: messages are put back for up to %g s: %s", longest, exc, extra=about("window_put_back"))
     come_again(task, request, longest, exc)
 
 
-def come_again(task: WindowTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
+def come_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
     """Publish the same message once more, to come within ``longest`` seconds, or later if many wait.
 
     Raises Ignore; or Reject, to have it delivered again, if it can't be published.
@@ -88,7 +85,7 @@ def come_again(task: WindowTask, request: Any, longest: float, cause: Exception 
     raise Ignore("put back") from cause
 
 
-def _send(task: WindowTask, request: Any, countdown: float, note: dict[str, int]) -> None:
+def _send(task: OnceTask, request: Any, countdown: float, note: dict[str, int]) -> None:
     """Send the message as it came, where that is at hand; else one that is made of the request.
 
     A message of Celery's protocol 1 has its eta within the body. So its body is encoded anew, by the same serializer.

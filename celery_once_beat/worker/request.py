@@ -21,7 +21,7 @@ from celery.worker.request import Request
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
@@ -47,10 +47,9 @@ logger = guarded(get_logger(__name__))
 #: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.
 _PATIENCE = 30.0
 #: The (entry, task) pairs whose discarded messages were logged: each is logged once.
-_unknown: set[tuple[str, str]] = set()
+_unknown = Logged()
 #: Entries of which it was logged that this machine's clock is ahead: once.
-_ahead: set[str] = set()
-_MOST = 1000
+_ahead = Logged()
 
 
 class OnceRequest(Request):
@@ -178,8 +177,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     if delivery is None:
         return
     window = delivery.window
-    if (window.entry, name) not in _unknown and len(_unknown) < _MOST:
-        _unknown.add((window.entry, name))
+    if _unknown.is_new((window.entry, name)):
         logger.error(
             "once: window %s of %r was discarded: this worker doesn't know the task %r that the queue %r brings; "
             "deploy workers before beats",
@@ -287,8 +285,7 @@ class _Delivery(NamedTuple):
         # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
         # an older one.
         closed = store.close_window(self.key, self.owner, outcome, self.retry, expires)
-        if isinstance(closed, Confirmed) and self.window.entry not in _ahead and len(_ahead) < _MOST:
-            _ahead.add(self.window.entry)
+        if isinstance(closed, Confirmed) and _ahead.is_new(self.window.entry):
             logger.warning(
                 "once: window %s of %r was discarded: it has expired by this machine's clock, which is ahead of the "
                 "Redis server's. A beat publishes it again; set this clock right (NTP)",

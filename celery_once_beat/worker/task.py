@@ -28,7 +28,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_once_beat.background import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_limit
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions, store_of
@@ -65,7 +65,7 @@ else:
     _Task = Task  # older releases of Celery can't be subscripted
 
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
-_logged: set[str] = set()
+_logged = Logged()
 
 #: Seconds after which a stock beat looks again whether there are others.
 _OTHERS_LOOKED_FOR = 30.0
@@ -252,8 +252,7 @@ class OnceTask(TaskOptions, _Task):
             put_back(self, request, exc)
         if window is not None:
             return Execution(self, request, window, store_of(self.app))
-        if headers and self.name not in _logged:
-            _logged.add(self.name)
+        if headers and _logged.is_new(self.name):
             logger.warning(
                 "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
                 "don't give children the headers of self.request",
@@ -305,9 +304,8 @@ class OnceTask(TaskOptions, _Task):
         except SoftTimeLimitExceeded:
             raise
         except Exception as exc:  # noqa: BLE001  # every backend has errors of its own
-            if "STARTED" not in _logged:
+            if _logged.is_new("STARTED"):
                 logger.warning("once: STARTED isn't stored: %s", exc, extra=about("started_unstored"))
-            _logged.add("STARTED")
         else:
             _logged.discard("STARTED")
 
