@@ -14,7 +14,7 @@ from typing import Any
 
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("Logged", "about", "guarded")
+__all__ = ("Logged", "about", "guarded", "log_window")
 
 #: What is foreign must not fill the memory.
 _MOST_LOGGED = 1000
@@ -83,3 +83,18 @@ def about(action: str, window: Window | WindowKey | None = None, **more: Any) ->
     if window is not None:
         extra.update(entry=window.entry, start=format_instant(window.start))
     return {**extra, **more}
+
+
+def log_window(
+    logger: logging.Logger,
+    level: int,
+    action: str,
+    window: Window | WindowKey,
+    text: str,
+    *arguments: object,
+    **more: Any,
+) -> None:
+    """Log what became of a window: "once: window … of … ``text``", with ``about(action, window, **more)``."""
+    text = "once: window %s of %r " + text
+    extra = about(action, window, **more)
+    logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra, stacklevel=2)

@@ -28,7 +28,7 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES, Outcome
 from celery_once_beat.store import (
     RUNS_ALONE,
@@ -162,12 +162,8 @@ class Execution(WindowExecution):
             self._release_slot(forget=True)
         for start in reply.skipped:
             skipped, outcome = replace(self.window, start=start, end=None), OUTCOMES["skipped"]
-            logger.info(
-                "once: window %s of %r is skipped: another one waits instead",
-                format_instant(start),
-                skipped.entry,
-                extra=about(outcome.action, skipped, owner=self.owner),
-            )
+            text = "is skipped: another one waits instead"
+            log_window(logger, logging.INFO, outcome.action, skipped, text, owner=self.owner)
             signals.window_abandoned.send(sender=self.sender, window=skipped, outcome="skipped")
             signals.window_closed.send(sender=self.sender, window=skipped, outcome="skipped", count=1)
         what = format_instant(reply.waits_for) if reply.waits_for else f"a slot of the limit {self._limit!r}"

@@ -26,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from logging import WARNING
 from typing import Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -35,9 +36,9 @@ from celery.utils.log import get_logger
 from celery_once_beat.background import OfProcess
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import guarded, log_window
 from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import WindowKey
 
 logger = guarded(get_logger(__name__))
 
@@ -238,24 +239,15 @@ def _lose(lease: Lease) -> None:
         return
     lease.state = "lost"
     window, owner, fence, *_ = lease.renewal
-    logger.warning(
-        "once: window %s of %r isn't this execution's any more, though its body still runs",
-        format_instant(window.start),
-        window.entry,
-        extra=about("lease_lost", window, attempt=lease.attempt, owner=owner, fence=fence),
-    )
+    text = "isn't this execution's any more, though its body still runs"
+    log_window(logger, WARNING, "lease_lost", window, text, attempt=lease.attempt, owner=owner, fence=fence)
 
 
 def _lose_slot(lease: Lease) -> None:
-    window, limit = lease.renewal.window, lease.renewal.limit
+    window, owner, limit = lease.renewal.window, lease.renewal.owner, lease.renewal.limit
     lease.renewal = lease.renewal._replace(limit=None)
-    logger.warning(
-        "once: window %s of %r has lost its slot of the limit %r: it wasn't renewed in time. Its body continues",
-        format_instant(window.start),
-        window.entry,
-        limit,
-        extra=about("slot_lost", window, attempt=lease.attempt, owner=lease.renewal.owner),
-    )
+    text = "has lost its slot of the limit %r: it wasn't renewed in time. Its body continues"
+    log_window(logger, WARNING, "slot_lost", window, text, limit, attempt=lease.attempt, owner=owner)
 
 
 #: This process's leases at a store.

@@ -69,7 +69,7 @@ from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.logs import about
+from celery_once_beat.logs import log_window
 from celery_once_beat.store import (
     Again,
     Begun,
@@ -84,7 +84,7 @@ from celery_once_beat.store import (
     Waits,
     raised,
 )
-from celery_once_beat.windows import Window, format_instant, key_of
+from celery_once_beat.windows import Window, key_of
 from celery_once_beat.wording import failure_words, printable
 
 from .leases import Lease, leases_of
@@ -269,9 +269,8 @@ class WindowExecution(ABC):
 
     def log(self, level: int, action: str, text: str, *arguments: object) -> None:
         """Log a line about the window."""
-        window, text = self.window, "once: window %s of %r " + text
-        extra = about(action, window, attempt=window.attempt, owner=self.owner)
-        self.logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra)
+        more = {"attempt": self.window.attempt, "owner": self.owner}
+        log_window(self.logger, level, action, self.window, text, *arguments, **more)
 
 
 def see_through(send: Callable[[], T], seconds: float) -> T:

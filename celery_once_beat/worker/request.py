@@ -6,6 +6,7 @@ It runs in the event loop, so what is sent to the store goes to a thread (``erra
 from __future__ import annotations
 
 from datetime import datetime
+from logging import ERROR, INFO, WARNING
 from typing import Any, Literal, NamedTuple
 
 from celery.app.task import Context
@@ -21,7 +22,7 @@ from celery.worker.request import Request
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
@@ -32,7 +33,6 @@ from celery_once_beat.windows import (
     check_retry,
     decode_headers,
     find_among,
-    format_instant,
     key_of,
 )
 from celery_once_beat.wording import failure_words, printable
@@ -178,15 +178,11 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         return
     window = delivery.window
     if _unknown.is_new((window.entry, name)):
-        logger.error(
-            "once: window %s of %r was discarded: this worker doesn't know the task %r that the queue %r brings; "
-            "deploy workers before beats",
-            format_instant(window.start),
-            window.entry,
-            name,
-            (message.delivery_info or {}).get("routing_key"),
-            extra=about("window_discarded", window),
+        text = (
+            "was discarded: this worker doesn't know the task %r that the queue %r brings; deploy workers before beats"
         )
+        queue = (message.delivery_info or {}).get("routing_key")
+        log_window(logger, ERROR, "window_discarded", window, text, name, queue)
     errands_of.of(sender.app).send(
         lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
         lambda exc: _log_unrecorded(window, "discarded", exc),
@@ -213,9 +209,8 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
         if limit is not None:
             store.release_slot(limit, delivery.key, delivery.owner, forget=recorded)
         if recorded:
-            extra = about(OUTCOMES[outcome].action, window, attempt=window.attempt, owner=delivery.owner)
-            start = format_instant(window.start)
-            logger.info("once: window %s of %r is %s", start, window.entry, outcome, extra=extra)
+            more = {"attempt": window.attempt, "owner": delivery.owner}
+            log_window(logger, INFO, OUTCOMES[outcome].action, window, "is %s", outcome, **more)
             signals.window_closed.send(sender=task, window=window, outcome=outcome, count=1)
 
     errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
@@ -242,14 +237,8 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
         failure = failure_words(error, store.settings.failure_text)
         reply = store.finish(Ending(key, owner, begun.fence, "failed", again_after, window.tracked, failure))
         if isinstance(reply, Finished):
-            extra = about(OUTCOMES["failed"].action, window, attempt=begun.attempt, owner=owner)
-            logger.error(
-                "once: window %s of %r is failed, its message can't be read: %s",
-                format_instant(window.start),
-                window.entry,
-                printable(failure),
-                extra=extra,
-            )
+            text, more = "is failed, its message can't be read: %s", {"attempt": begun.attempt, "owner": owner}
+            log_window(logger, ERROR, OUTCOMES["failed"].action, window, text, printable(failure), **more)
             signals.window_closed.send(sender=task, window=window, outcome="failed", count=1)
 
     errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
@@ -286,13 +275,11 @@ class _Delivery(NamedTuple):
         # an older one.
         closed = store.close_window(self.key, self.owner, outcome, self.retry, expires)
         if isinstance(closed, Confirmed) and _ahead.is_new(self.window.entry):
-            logger.warning(
-                "once: window %s of %r was discarded: it has expired by this machine's clock, which is ahead of the "
-                "Redis server's. A beat publishes it again; set this clock right (NTP)",
-                format_instant(self.window.start),
-                self.window.entry,
-                extra=about("window_discarded", self.window),
+            text = (
+                "was discarded: it has expired by this machine's clock, which is ahead of the Redis server's. A beat "
+                "publishes it again; set this clock right (NTP)"
             )
+            log_window(logger, WARNING, "window_discarded", self.window, text)
         return isinstance(closed, Closed)
 
 

@@ -555,24 +555,17 @@ def _start_beat(sender: Any, **_: Any) -> None:
     with _ending_if_wrong():
         check_tasks(sender.app)
     if not getattr(sender.scheduler, "claims_windows", False):
-        others = _beats_that_claim(sender.app)
-        if others == 0:
-            threading.Thread(target=_look_for_others, args=[sender], name="once-others", daemon=True).start()
-        else:
-            _warn_of_stock(sender, others)
+        threading.Thread(target=_warn_of_others, args=[sender], name="once-others", daemon=True).start()
 
 
-def _look_for_others(service: Any) -> None:
+def _warn_of_others(service: Any) -> None:
     """Warn a stock beat once others claim windows beside it: they may have started at the same time, or days later."""
     stopped = service._is_stopped  # noqa: SLF001  # Celery's, an Event; nothing else says that a beat has ended
-    while not stopped.wait(_OTHERS_LOOKED_FOR):
-        others = _beats_that_claim(service.app)
-        if others and not stopped.is_set():
-            _warn_of_stock(service, others)
-            return
-
-
-def _warn_of_stock(service: Any, others: int | None) -> None:
+    others = _beats_that_claim(service.app)
+    while others == 0 and not stopped.wait(_OTHERS_LOOKED_FOR):
+        others = _beats_that_claim(service.app) or 0
+    if others == 0:
+        return
     logger.warning(
         "once: this beat runs %s, which sends each window once more than %s: start it with -S once, or set "
         "beat_scheduler = 'once'",

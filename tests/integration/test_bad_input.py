@@ -104,7 +104,7 @@ def test_a_forgotten_stock_beat_is_warned_of(
     monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
     app = Celery("stock", broker=redis_url, set_as_current=False)
     service = Service(app, scheduler_cls=Scheduler)
-    looks = Thread(target=task._look_for_others, args=[service], daemon=True)
+    looks = Thread(target=task._warn_of_others, args=[service], daemon=True)
     with redis.Redis.from_url(redis_url) as client:
 
         def accepted() -> int:
