@@ -268,26 +268,26 @@ told-left | features/alerts/lua/alerted.lua | what a beat can't tell, it leaves 
 - redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind
 + local _ = unpack(event[2]) -- behind
 lease-from-before | worker/protocol.py | a lease is trusted from before the request was sent
--             self._own(sent, reply)
--         self.reply = reply
-+             self._own(steady(), reply)
-+         self.reply = reply
+-                 self._own(sent, reply)
+-                 return reply
++                 self._own(steady(), reply)
++                 return reply
 and | worker/leases.py
 -                 lease.sent = sent
 +                 lease.sent = steady()
 begin-late-answer | worker/protocol.py | a begin whose answer comes later than its lease isn't acted on
-- if steady() >= sent + self.length:
-+ if False:
+- if steady() < sent + self.length:
++ if True:
 leases-renewed | worker/execution.py | leases are renewed while their bodies run
 -         self.leases.hold(self.lease)
 +         pass
 hand-over-first | worker/execution.py | a window is handed over before its retry is published
 -         try:
--             self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))
+-             self.tell(lambda: self._hand_over(retry, delay))
 +         published = publish()
 +         publish = lambda: published
 +         try:
-+             self.send_end(lambda: self._hand_over(options["retries"], _delay(options)))
++             self.tell(lambda: self._hand_over(retry, delay))
 owner-of-delivery | worker/request.py | an owner is one delivery: a copy of a message is another
 - request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept
 + request[DELIVERY], request[RAW] = 'task:' + str(request['id']), kept
@@ -302,12 +302,12 @@ begin-asked | worker/execution.py | a body runs only if its begin was granted
 +         return
 store-away-put-back | worker/execution.py | a message comes again if the store can't be asked
 -         except (NewerVersionError, StoreUnavailableError) as exc:
--             put_back(self.task, request, exc)
+-             put_back(self.sender, request, exc)
 +         except (NewerVersionError, StoreUnavailableError) as exc:
 +             raise Ignore('away') from exc
 end-told-again | worker/protocol.py | an end is told again while the store doesn't answer
-- if isinstance(exc, StoreUnavailableError) and time.monotonic() + pause <= self._give_up:
-+ if False:
+- if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
++ if True:
 and | worker/leases.py
 - if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
 + if False:
