@@ -51,7 +51,7 @@ def test_windows_leave_nothing_behind(
     """Thousands of windows on: the same memory, threads and connections of beat, worker and child, the same keys."""
     windows = request.config.getoption("windows")
     server = start_redis()
-    load = Load(procs, tmp_path, server, server)
+    load = Load(procs, tmp_path, server, server, PATIENT="1")
     load.run(WARM_UP)
     (before, _), kept = load.at_rest(), load.keys()
     samples = load.run(windows)
