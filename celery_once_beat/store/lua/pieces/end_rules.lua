@@ -2,8 +2,9 @@
 
 -- include: entry, window
 
--- When a window that never begins expires or is missed, server ms: a weekend's queue doesn't all run on Monday.
-local function ends_unbegun_at(window)
+-- When an open window that nobody runs expires, or is missed since it never began: a weekend's queue doesn't all run on
+-- Monday. Server ms.
+local function ends_at(window)
   local expires = window.expires ~= '0' and tonumber(window.expires) or math.huge
   return math.min(expires, is_new(window) and entry.grace and STARTS_AT + entry.grace or math.huge)
 end
@@ -16,7 +17,7 @@ local function ended_by_rule(window)
   if window.attempts >= 1 and entry.recover == '0' and window.state == 'held' then
     return 'dropped'
   end
-  if NOW > ends_unbegun_at(window) then
+  if NOW > ends_at(window) then
     return window.expires ~= '0' and NOW > tonumber(window.expires) and 'expired' or 'missed'
   end
   return nil

@@ -7,6 +7,6 @@
 -- a rule ends meanwhile is overdue then.
 local function start_waiting(window, verdict)
   window.turn, window.taken, window.publishes, window.state = window.turn + 1, 0, 0, verdict.state
-  write_window(window, math.max(math.min(NOW + LONGEST_WAIT, ends_unbegun_at(window) + 1), NOW + MARGIN))
+  write_window(window, math.max(math.min(NOW + LONGEST_WAIT, ends_at(window) + 1), NOW + MARGIN))
   on_wait(window, verdict)
 end
