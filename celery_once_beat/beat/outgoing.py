@@ -39,8 +39,12 @@ class OutgoingMessages:
         self._seen: Mapping[str, Any] | None = None
         #: The queue of the first; '' before it was sent.
         self.queue = ""
-        #: How many came by.
-        self._count = 0
+        #: How many came by, and how many of them the broker was given.
+        self._count = self.sent = 0
+        #: A message came by meanwhile, with whatever task id.
+        self.any_seen = False
+        #: Celery's result of one names the task id: if none came by, somebody sends it later, from an outbox say.
+        self.promised = False
         #: The task ids of those that the broker wasn't given yet.
         self._left: set[str] = set()
 
@@ -64,6 +68,7 @@ class OutgoingMessages:
     def _before(
         self, headers: Any, properties: Any, body: Any, routing_key: Any, declare: Any = None, **_: Any
     ) -> None:
+        self.any_seen = True
         if properties.get("correlation_id") != self.task_id or _watching.get(self.task_id) is not self:
             return
         self._count += 1
@@ -88,7 +93,9 @@ class OutgoingMessages:
         )
 
     def _after(self, headers: Any, **_: Any) -> None:
-        self._left.discard(headers.get("once_id"))
+        sent_as = headers.get("once_id")
+        self.sent += sent_as in self._left
+        self._left.discard(sent_as)
 
     @property
     def several(self) -> bool:
@@ -104,7 +111,8 @@ class OutgoingMessages:
     def lost(self) -> str:
         """Why a worker can't tell that the first message belongs to a window; '' if it can."""
         if self._seen is None:
-            return "no message with its task id went out"
+            sent_later = self.promised and not self.any_seen
+            return "" if sent_later else "no message with its task id went out"
         if any(self._seen.get(name) != value for name, value in self.headers.items()):
             return "its headers are gone from the message"
         return ""

@@ -114,6 +114,8 @@ class Publishing(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: What became of the messages that the base has sent for one window.
         self._attempts: set[Published] = set()
+        #: Watches them; None outside of a publish.
+        self._outgoing: OutgoingMessages | None = None
         self._hung = False
         self._until = 0.0
         self._reserve_failed = False
@@ -130,8 +132,9 @@ class Publishing(Scheduler):
         self._unbegun: dict[str, tuple[Job, str]] = {}
         #: Entry → its last fence, its task and the queue when that was logged.
         self._logged_unbegun: dict[str, tuple[object, ...]] = {}
-        #: Entries that send several messages a window, as it was logged.
+        #: Entries that send several messages a window, and those that sent none, as it was logged.
         self._logged_several: set[str] = set()
+        self._logged_unsent: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @property
@@ -311,8 +314,10 @@ class Publishing(Scheduler):
         self._attempts, self._hung = set(), False
         producer = self._producer()
         if producer is not None:
-            with self._alarm.during_publish(), outgoing.watched():
+            self._outgoing = outgoing
+            with guard(partial(self._log_raised, job), timed=False), self._alarm.during_publish(), outgoing.watched():
                 self.apply_entry(to_send, producer=producer)
+            self._outgoing = None
         published = self._published(outgoing)
         if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
@@ -325,21 +330,40 @@ class Publishing(Scheduler):
             job.entry.clear_refusals()
         self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
-            if not job.entry.astray:
-                logger.error(
-                    "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
-                    "keep the options 'task_id' and 'headers' that it is given?",
-                    window.entry,
-                    outgoing.lost,
-                    extra=about("entry_astray", window),
-                )
-            job.entry.mark_untracked()
+            self._warn_of_lost(outgoing, job, window)
             return Published.ASTRAY
         if published == Published.SENT and job.publishes > 1 and not job.begun:
             self._results.watch(WindowKey(window.entry, window.start), outgoing.task_id)
             if job.publishes >= _OFTEN:
                 self._unbegun[window.entry] = job, outgoing.queue
         return published
+
+    def _log_raised(self, job: Job, why: str) -> None:
+        """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
+        self._attempts.add(Published.IMPOSSIBLE)
+        self._log_unsendable(job, "apply_entry raised", why)
+
+    def _warn_of_lost(self, outgoing: OutgoingMessages, job: Job, window: Window) -> None:
+        """Say once of an entry that no worker knows a window. If a message went out, none will know the later ones."""
+        if outgoing.any_seen and not job.entry.astray:
+            logger.error(
+                "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
+                "keep the options 'task_id' and 'headers' that it is given?",
+                window.entry,
+                outgoing.lost,
+                extra=about("entry_astray", window),
+            )
+        if outgoing.any_seen:
+            job.entry.mark_untracked()
+        elif window.entry not in self._logged_unsent:
+            self._logged_unsent.add(window.entry)
+            logger.warning(
+                "once: window %s of %r is untracked: no message was sent for it, the task's apply_async, or the "
+                "scheduler's, has returned without one",
+                format_instant(window.start),
+                window.entry,
+                extra=about("window_unsent", window),
+            )
 
     def _warn_of_several(self, outgoing: OutgoingMessages, window: Window) -> None:
         if outgoing.several and window.entry not in self._logged_several:
@@ -356,7 +380,7 @@ class Publishing(Scheduler):
 
         If one is perhaps not out, all are sent again: workers refuse the copies. One that can't be made stops no other.
         """
-        if not self._attempts and outgoing.all_sent:  # apply_entry has sent them by itself
+        if outgoing.all_sent and Published.UNSURE not in self._attempts:  # whatever was raised behind them
             return Published.SENT
         if not self._attempts or Published.UNSURE in self._attempts:
             return Published.UNSURE
@@ -419,10 +443,14 @@ class Publishing(Scheduler):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
-        channel = getattr(producer, "channel", None)
+        channel, outgoing = getattr(producer, "channel", None), self._outgoing
+        sent = outgoing.sent if outgoing else 0
         try:
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
+            if outgoing and outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
+                self._attempts.add(Published.SENT)
+                raise
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
             broke = getattr(producer, "channel", None) is not channel
             to_blame = broke or broker.is_to_blame(exc, producer)
@@ -430,6 +458,8 @@ class Publishing(Scheduler):
             self._hung |= to_blame and broker.hangs(exc)
             raise
         self._attempts.add(Published.SENT)
+        if outgoing:
+            outgoing.promised |= getattr(result, "id", None) == outgoing.task_id
         return result
 
     def _advance_source(self, entry: BeatEntry) -> Any:
