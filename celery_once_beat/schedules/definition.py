@@ -32,6 +32,12 @@ _OPTIONS = frozenset({
     "compression", "countdown", "delivery_mode", "eta", "expires", "headers", "ignore_result", "priority", "queue",
     "retry", "retry_policy", "routing_key", "serializer", "shadow", "soft_time_limit", "time_limit",
 })  # fmt: skip
+#: The headers by which Celery and kombu say what a message is: which task it is for, say. They are the app's too.
+_OWN_HEADERS = frozenset({
+    "argsrepr", "compression", "eta", "expires", "group", "group_index", "id", "ignore_result", "kwargsrepr", "lang",
+    "origin", "parent_id", "replaced_task_nesting", "retries", "root_id", "shadow", "stamped_headers", "stamps", "task",
+    "timelimit",
+})  # fmt: skip
 _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
 
 
@@ -232,6 +238,10 @@ def _read(text: str) -> Definition:
         raise ValueError("options: found 'once', expected it beside options, as once=")
     for name in options:
         expect("options", name, name in _OPTIONS, ", ".join(sorted(_OPTIONS)))
+    headers: Any = options.get("headers") or {}
+    expect("options['headers']", headers, isinstance(headers, dict), "a dict")
+    for name in headers:
+        expect("options['headers']", name, name not in _OWN_HEADERS, "none of Celery's own headers")
     queue = options.get("queue", "")
     expect("options['queue']", queue, isinstance(queue, str), "the name of a queue")
     return Definition(

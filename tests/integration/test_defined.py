@@ -253,6 +253,8 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
         "on_failure": {"once": {"tracked": True, "on_failure": "other.a"}},
         "exchange": {"options": {"exchange": "other"}},
         "link": {"options": {"link": [{"task": "other.a"}]}},
+        "header": {"options": {"headers": {"task": "other.a"}}},
+        "headers": {"options": {"headers": ["task"]}},
         "newer": {"v": 2},
         "type": {"schedule": {"type": "tide"}},
         "once": {"once": {"x": 1}},

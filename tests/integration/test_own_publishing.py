@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -115,7 +115,7 @@ class Outbox(OnceTask):
     """Writes a message into a table, from which something else sends it."""
 
     abstract = True
-    waiting: list[tuple[Any, Any, dict[str, Any]]] = []
+    waiting: ClassVar[list[tuple[Any, Any, dict[str, Any]]]] = []
 
     def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
         self.waiting.append((args, kwargs, options))

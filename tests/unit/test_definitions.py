@@ -12,6 +12,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
@@ -393,3 +394,14 @@ def test_composed_schedules_are_stored() -> None:
     assert Definition.read("e", definition.text()) == definition == Definition.from_json(definition.as_json())
     assert definition.schedule == when.in_zone(BERLIN)
     assert Definition.of("t", definition.schedule).text() == definition.text()
+
+
+def test_celerys_own_headers_are_refused() -> None:
+    """They say what a message is: by them a schedule would start another task than its own, allowed or not."""
+    with Celery("tests", set_as_current=False) as app:
+        own = app.amqp.as_task_v2("an id", "proj.a").headers
+    for name in [*own, "compression"]:
+        with pytest.raises(SettingError, match=rf"options\['headers'\]: found '{name}'"):
+            Definition.of("proj.a", 60, options={"headers": {"mine": 1, name: "proj.b"}})
+    kept = Definition.of("proj.a", 60, options={"headers": {"mine": 1}})
+    assert kept.options["headers"] == {"mine": 1}
