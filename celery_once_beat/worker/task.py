@@ -89,15 +89,19 @@ class OnceTask(TaskOptions, _Task):
     _once_track_started = False
 
     @classmethod
-    def on_bound(cls, app: Any) -> None:
-        """As Celery's. What the task sets is checked when a worker or a beat starts: :func:`check_tasks`."""
-        super().on_bound(app)
+    def bind(cls, app: Any) -> Any:
+        """As Celery's. What the task sets is checked when a worker or a beat starts: :func:`check_tasks`.
+
+        Not ``on_bound``, which users override: Celery's own does nothing, so they don't call it.
+        """
+        bound = super().bind(app)
         if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
-            cls.__call__ = _begin_first(cls.__call__)  # type: ignore[method-assign]
+            cls.__call__ = _begin_first(inspect.getattr_static(cls, "__call__"))  # type: ignore[method-assign]
         if cls.before_start is not _Task.before_start and not hasattr(cls.before_start, "_once_wrapped"):
             cls.before_start = _begin_before(inspect.getattr_static(cls, "before_start"))  # type: ignore[method-assign]
         if cls.track_started:
             cls._once_track_started, cls.track_started = True, False
+        return bound
 
     @property
     def __trace__(self) -> Any:
@@ -466,12 +470,15 @@ def _attribute(task: OnceTask, name: str) -> Any:
         raise SettingError(f"task {task.name!r}, {name}: can't be read: {shown(exc)}") from exc
 
 
-def _begin_first(override: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a subclass's ``__call__`` in the window's execution, since many don't call ``super()``."""
+def _begin_first(override: Any) -> Callable[..., Any]:
+    """Wrap a subclass's ``__call__`` in the window's execution, since many don't call ``super()``.
+
+    ``override`` is what its class holds.
+    """
 
     @wraps(override)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return self._begin_and_call(self.request_stack.top, partial(override, self), args, kwargs)
+        return self._begin_and_call(self.request_stack.top, _bound_to(self, override), args, kwargs)
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
@@ -481,11 +488,16 @@ def _begin_before(hook: Any) -> Callable[..., None]:
     """Wrap a task's ``before_start`` in the window's execution. ``hook`` is what its class holds."""
 
     def before_start(self: OnceTask, *args: Any) -> None:
-        bound = hook.__get__(self, type(self)) if hasattr(hook, "__get__") else hook
-        self._begin_before(partial(bound, *args))
+        self._begin_before(partial(_bound_to(self, hook), *args))
 
     before_start._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return before_start
+
+
+def _bound_to(task: OnceTask, held: Any) -> Callable[..., Any]:
+    """Return what ``task`` calls where its class holds a function, or whatever else it may hold."""
+    bound: Callable[..., Any] = held.__get__(task, type(task)) if hasattr(held, "__get__") else held
+    return bound
 
 
 def current_window() -> Window | None:
