@@ -299,8 +299,9 @@ def zones_of(when: object) -> Iterable[tzinfo | None]:
         return ()
     if kind is solar or is_polled(when) or not isinstance(when, BaseSchedule):
         return ()
-    zone: Any = when.tz  # celery-types has it as a str
-    return (zone,)
+    held: Iterable[Any] = () if kind in (crontab, schedule) else vars(when).values()  # of a user's own type
+    zones: list[Any] = [each.tz for each in (when, *held) if isinstance(each, BaseSchedule)]
+    return [*zones, *(each for each in held if isinstance(each, tzinfo))]
 
 
 def zone_rules(when: object) -> str:

@@ -20,6 +20,7 @@ from celery_once_beat.schedules import cron
 
 _SCRIPT = """
 import json
+from zoneinfo import ZoneInfo
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -32,6 +33,11 @@ class Own(BaseSchedule):
         raise NotImplementedError
     def __repr__(self):
         return "<own>"
+
+class Held(Own):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
 
 def app_in(zone):
     app = Celery("elsewhere", set_as_current=False)
@@ -52,6 +58,8 @@ print(json.dumps({
     "crontab, once tz": mark(crontab(hour=5), {"tz": "Europe/Berlin"}, utc),
     "days": mark(schedule(86400)),
     "own": mark(Own()),
+    "own, with a zone": mark(Held(ZoneInfo("Europe/Berlin")), app=utc),
+    "own, with a schedule": mark(Held(crontab(hour=5, app=app)), app=utc),
     "cron": mark(cron("0 5 * * *"), app=app),
     "cron, tz": mark(cron("0 5 * * *", tz="Europe/Berlin"), app=utc),
     "every, tz": mark(every("1 d", tz="Europe/Berlin"), app=utc),
@@ -62,6 +70,7 @@ print(json.dumps({
     "within": mark(union(excluding(cron("0 5 * * *", tz="Europe/Berlin"), ["2030-07-01"]), every(60)), app=utc),
     "same: crontab in UTC": mark(crontab(hour=5), app=utc),
     "same: crontab elsewhere": mark(crontab(hour=5), {"tz": "Asia/Tokyo"}),
+    "same: own, with a zone": mark(Held(ZoneInfo("Asia/Tokyo")), app=utc),
     "same: seconds": mark(schedule(60)),
     "same: solar": mark(solar("sunrise", 52.5, 13.4)),
     "same: every": mark(every(60)),
