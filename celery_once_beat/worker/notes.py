@@ -6,6 +6,7 @@ know for headers of a retry. So nothing is written into a request.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 class Notes:
     """Of one call. Nothing in it may hold the request: it would never be freed."""
 
-    __slots__ = ("before", "began", "effects", "execution", "running", "windows")
+    __slots__ = ("before", "began", "effects", "execution", "process_id", "running", "windows")
 
     def __init__(self) -> None:
         #: When the body began, in seconds since the epoch; None before.
@@ -33,6 +34,13 @@ class Notes:
         self.before: Any = None
         #: Of a direct call: it runs.
         self.running: Running | None = None
+        #: Of the process that has the call. A forked one has a copy, and may outlive the call.
+        self.process_id = os.getpid()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a process that was forked during the call."""
+        return self.process_id == os.getpid()
 
 
 _notes: WeakKeyDictionary[Any, Notes] = WeakKeyDictionary()

@@ -117,9 +117,9 @@ class OnceTask(TaskOptions, _Task):
         """The window for which this execution's message was sent; else the call's own, whose ``scheduled`` is False.
 
         Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
-        ``asgiref.sync.async_to_sync``. A plain thread, as of a ThreadPoolExecutor, has none: there, and in another
-        task's body, RecordError is raised. If nothing was called (``task.run()`` by itself, or outside of any body),
-        each access makes a new one.
+        ``asgiref.sync.async_to_sync``. A plain thread, as of a ThreadPoolExecutor, has none, nor has a forked process:
+        there, and in another task's body, RecordError is raised. If nothing was called (``task.run()`` by itself, or
+        outside of any body), each access makes a new one.
         """
         request = self.request_stack.top
         if request is None:
@@ -134,6 +134,11 @@ class OnceTask(TaskOptions, _Task):
                     "task, expected its body; write 'window = self.window' there and hand that on, or run the thread's "
                     "function by contextvars.copy_context().run"
                 )
+        if not notes_of(request).is_of_this_process:
+            raise RecordError(
+                f"task {self.name!r}, window: found a process that was forked for this call or an earlier one, "
+                "expected its body; write 'key = self.window.key' there and hand that on"
+            )
         return self._window_in(request)
 
     def _window_in(self, request: Any) -> Window:
@@ -504,10 +509,10 @@ def current_window() -> Window | None:
     """Return the window of the OnceTask's body or ``once()`` block that this code runs in; None outside of both.
 
     The innermost counts. Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
-    ``asgiref.sync.async_to_sync``; a plain thread has none.
+    ``asgiref.sync.async_to_sync``; a plain thread and a forked process have none.
     """
     of_block, call = window_of_block(), current_call()
-    if of_block is not None or call is None:
+    if of_block is not None or call is None or not notes_of(call.request).is_of_this_process:
         return of_block
     return call.task._window_in(call.request) if isinstance(call.task, OnceTask) else None  # noqa: SLF001  # our own task
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -188,6 +189,43 @@ def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) ->
     assert others == [first] * 2
     assert report.window != report.window, "nothing runs"
     assert asyncio.run(asyncio.to_thread(lambda: report.window)) is not None
+
+
+@pytest.mark.parametrize(
+    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
+)
+@pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
+def test_a_forked_process_knows_no_window(app: Celery, call: Any, within: bool) -> None:
+    """A process of a pool outlives the body that forked it, and would take its window for that of each later one."""
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> list[bool]:
+        window = self.window
+        looks = [lambda: self.window, lambda: copy_context().run(lambda: self.window)]
+        return [*map(refused, looks), in_child(lambda: current_window() is None), in_child(lambda: bool(window.key))]
+
+    def refused(look: Any) -> bool:
+        def raises() -> bool:
+            with pytest.raises(RecordError, match=r"found a process that .*write 'key = self\.window\.key' there"):
+                look()
+            return True
+
+        return in_child(raises)
+
+    with executing(report, TWO) if within else nullcontext():
+        assert call(report) == [True] * 4
+
+
+def in_child(look: Any) -> bool:
+    """Whether ``look`` returns True in a forked process."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if look() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def test_threads_that_ask_at_once_get_one_window(app: Celery) -> None:
