@@ -150,7 +150,8 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
     ``name_of`` says of a request what all copies of its message have in common; None: it has no window. What a bucket
     holds is a list then, whose second item is the number of tokens; the head may be a tuple of Celery's again.
     """
-    limit = consumer._limit_task  # noqa: SLF001  # strategies take it from there
+    # Strategies take them from there. The other one is for messages with a countdown, and for what was put back.
+    limit, limit_post_eta = consumer._limit_task, consumer._limit_post_eta  # noqa: SLF001
     if getattr(limit, "of_windows", False):
         return
     seen: OrderedDict[object, None] = OrderedDict()
@@ -170,5 +171,11 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
             seen.popitem(last=False)
         return consumer._schedule_bucket_request(bucket)  # noqa: SLF001  # as the original does
 
+    def limit_window_post_eta(request: Any, bucket: Any, tokens: int) -> Any:
+        if name_of(request) is None:
+            return limit_post_eta(request, bucket, tokens)
+        consumer.qos.decrement_eventually()  # as the original does
+        return limit_window(request, bucket, tokens)
+
     limit_window.of_windows = True  # type: ignore[attr-defined]
-    consumer._limit_task = limit_window  # noqa: SLF001
+    consumer._limit_task, consumer._limit_post_eta = limit_window, limit_window_post_eta  # noqa: SLF001

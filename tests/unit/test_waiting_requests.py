@@ -77,12 +77,35 @@ def test_which_messages_take_one_token_of_a_rate_limit(headers: dict[str, Any], 
 def test_a_new_connection_empties_the_buckets() -> None:
     """What waited for a token comes once more then, and takes it: nothing has run for the first copy."""
     held: list[Any] = []
-    consumer = SimpleNamespace(connection=1, _limit_task=print, _schedule_bucket_request=lambda bucket: None)
+    hooks = {"_limit_task": print, "_limit_post_eta": print, "_schedule_bucket_request": lambda _: None}
+    consumer = SimpleNamespace(connection=1, **hooks)
     limit_windows(consumer, lambda request: request)
     for connection in (1, 1, 2, 2):
         consumer.connection = connection
         consumer._limit_task("one", SimpleNamespace(add=held.append), 1)
     assert held == [["one", 1], ["one", 0], ["one", 1], ["one", 0]]
+
+
+def test_a_copy_with_a_countdown_takes_no_token() -> None:
+    """Celery has a hook of its own for such messages, and for those that were put back; others are left to it."""
+    held: list[Any] = []
+    plain: list[Any] = []
+    less: list[None] = []
+    consumer = SimpleNamespace(
+        connection=1,
+        qos=SimpleNamespace(decrement_eventually=lambda: less.append(None)),
+        _limit_task=print,
+        _limit_post_eta=lambda *given: plain.append(given),
+        _schedule_bucket_request=lambda bucket: None,
+    )
+    limit_windows(consumer, lambda request: request or None)
+    bucket = SimpleNamespace(add=held.append)
+    for request in ("one", "one", "", "two"):
+        consumer._limit_post_eta(request, bucket, 1)
+    consumer._limit_task("two", bucket, 1)
+    assert held == [["one", 1], ["one", 0], ["two", 1], ["two", 0]]
+    assert plain == [("", bucket, 1)]
+    assert len(less) == 3, "each of ours counts no more among what waits for its time"
 
 
 def test_a_request_that_is_not_ours() -> None:
