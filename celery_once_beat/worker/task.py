@@ -153,7 +153,7 @@ class OnceTask(TaskOptions, _Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
-        return self._begin_and_call(self.request_stack.top, self._run_in_request, args, kwargs)
+        return self._begin_and_call(partial(self._run_in_request, *args, **kwargs))
 
     def _run_in_request(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body in the request that Celery's tracer made, as that runs a plain task's.
@@ -188,28 +188,21 @@ class OnceTask(TaskOptions, _Task):
             if running is not None:
                 running.end()
 
-    def _begin_and_call(
-        self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _begin_and_call(self, body: Callable[[], Any]) -> Any:
         """Call the body as what its call is; only a window is begun, and recorded."""
+        request: Any = self.request_stack.top
         kind, execution = self._classify(request)
         match kind:
             case "direct" | "within":
-                return self._until_recorded(request, call, args, kwargs)
+                return self._until_recorded(request, body)
             case "eager":
-                return self._run_body(request, call, args, kwargs)
+                return self._run_body(request, body)
             case "plain":
                 send_waiting()
-                self._store_started(request)
-                return self._run_body(request, call, args, kwargs)
+                return self._run_body(request, body)
             case "window":
-
-                def body() -> Any:
-                    self._store_started(request)
-                    return self._run_body(request, call, args, kwargs)
-
                 assert execution is not None
-                return execution.run(request, body)
+                return execution.run(request, partial(self._run_body, request, body))
 
     def _classify(self, request: Any) -> tuple[Kind, Execution | None]:
         """Say what a call is, and for a window its execution; ``before_start`` may have begun that already."""
@@ -232,11 +225,13 @@ class OnceTask(TaskOptions, _Task):
         execution = self._execution_of(request)
         return ("plain", None) if execution is None else ("window", execution)
 
-    def _run_body(self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_body(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
+        if self._once_track_started and not request.is_eager:
+            self._store_started(request)
         running = Running(self, request)
         try:
-            result = self._until_recorded(request, call, args, kwargs)
+            result = self._until_recorded(request, body)
         finally:
             running.end()
         if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
@@ -244,13 +239,10 @@ class OnceTask(TaskOptions, _Task):
             raise _never_awaited(self)
         return result
 
-    def _until_recorded(
-        self, request: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _until_recorded(self, request: Any, body: Callable[[], Any]) -> Any:
         """Call the body. If its window is recorded already, what was recorded is its result."""
-        if request is None:  # a direct call: the request is made within it
-            return call(*args, **kwargs)
-        return self._effects_of(request).run(partial(call, *args, **kwargs))
+        # The request of a direct call is made within it.
+        return body() if request is None else self._effects_of(request).run(body)
 
     def _execution_of(self, request: Any) -> Execution | None:
         """Return the execution, yet to begin, of the window that a message was sent for; None if it is a plain one."""
@@ -302,8 +294,6 @@ class OnceTask(TaskOptions, _Task):
 
     def _store_started(self, request: Any) -> None:
         """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
-        if not self._once_track_started:
-            return
         ignored = vars(request).get("ignore_result")
         if self.ignore_result if ignored is None else ignored:
             return
@@ -483,7 +473,7 @@ def _begin_first(override: Any) -> Callable[..., Any]:
 
     @wraps(override)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return self._begin_and_call(self.request_stack.top, _bound_to(self, override), args, kwargs)
+        return self._begin_and_call(partial(_bound_to(self, override), *args, **kwargs))
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
