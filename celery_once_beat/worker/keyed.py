@@ -276,6 +276,7 @@ class KeyedExecution(WindowExecution):
 
     def end(self, error: BaseException | None, again_after: float | None) -> bool:
         """Record how its body ended: by what it raised. Returns whether that says that it was recorded already."""
+        self.state = "ended"
         recorded = self.effects.end(error)
         try:
             if error is None or recorded:

@@ -288,11 +288,11 @@ def _wait_for_replicas(worker: Worker) -> None:
     object.__setattr__(store_of(worker.app).settings, "wait_replicas", 1)
 
 
-@pytest.mark.parametrize("why", ["overlap", "entry's overlap", "signals", "replicas", "lease"])
+@pytest.mark.parametrize("why", ["overlap", "entry's overlap", "replicas", "lease"])
 def test_ends_that_somebody_waits_for(
     new_worker: Callable[..., Worker], redis_url: str, patient: None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next window of an entry that runs one by one, receivers of signals, replicas: they are told at once."""
+    """The next window of an entry that runs one by one, and replicas: they are told at once."""
     worker = new_worker(redis_url, **({"once_beat_overlap": "skip"} if why == "overlap" else {}))
     if why == "entry's overlap":
         with redis.Redis.from_url(redis_url) as client:
@@ -300,17 +300,13 @@ def test_ends_that_somebody_waits_for(
     finished: list[Any] = []
     monkeypatch.setattr(Store, "finish", lambda self, *a, **k: finished.append(a))
     body: Callable[[], Any] = lambda: None  # noqa: E731
-    if why == "signals":
-        with heard():
-            worker.trace(body)
-    else:
-        if why == "replicas":
-            body = lambda: _wait_for_replicas(worker)  # noqa: E731
-        if why == "lease":
-            worker.task.once_lease = LEASE
-            # Certain when the body returns, and not any more when Celery is ready.
-            monkeypatch.setattr(worker.task.__class__, "on_success", lambda *_, **__: _let_run_out(worker))
-        worker.trace(body)
+    if why == "replicas":
+        body = lambda: _wait_for_replicas(worker)  # noqa: E731
+    if why == "lease":
+        worker.task.once_lease = LEASE
+        # Certain when the body returns, and not any more when Celery is ready.
+        monkeypatch.setattr(worker.task.__class__, "on_success", lambda *_, **__: _let_run_out(worker))
+    worker.trace(body)
     assert len(finished) == 1
     assert not leases(worker)._ends
 
@@ -390,19 +386,6 @@ def test_one_end_that_cant_be_recorded(
     leases_module._record_all()
     assert told(caplog) == ["window_unrecorded"]
     assert worker.account.counts == {"done": 1}
-
-
-def test_an_end_that_is_stale_when_it_is_recorded(
-    worker: Worker, caplog: pytest.LogCaptureFixture, patient: None
-) -> None:
-    """The process stood still meanwhile, and another has begun: it is said, and nothing is recorded."""
-    worker.task.once_lease = LEASE
-    worker.trace(lambda: "worked")
-    with worker.frozen():
-        worker.begin_elsewhere()
-    leases_module._record_all()
-    assert told(caplog) == ["window_stale"]
-    assert worker.account.counts == {}
 
 
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])

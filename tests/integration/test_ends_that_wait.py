@@ -71,7 +71,7 @@ def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.
 
 
 def test_two_that_learn_that_an_end_is_stale(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
-    """A begin and the thread have sent it at once: it is said once."""
+    """The process stood still, and another has begun; a begin and the thread have sent it at once: it is said once."""
     worker.task.once_lease = LEASE
     worker.trace(lambda: "worked")
     with worker.frozen():
@@ -80,3 +80,4 @@ def test_two_that_learn_that_an_end_is_stale(worker: Worker, patient: None, capl
     for _ in range(2):
         leases(worker)._record(ends)
     assert told(caplog) == ["window_stale"]
+    assert worker.account.counts == {}
