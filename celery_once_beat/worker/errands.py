@@ -63,12 +63,15 @@ class Errands:
             if unrecorded is not None:
                 unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
 
+    def _own_store(self) -> Store:
+        self._store = self._store or Store(Settings.from_app(self._app))
+        return self._store
+
     def _see_through(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float) -> None:
         try:
-            store = self._store = self._store or Store(Settings.from_app(self._app))
-            see_through(lambda: send(store), seconds)
+            see_through(lambda: send(self._own_store()), seconds, unrecorded)
         except Exception as exc:  # noqa: BLE001  # whatever one raises, it is said
-            unrecorded(exc if isinstance(exc, OnceError) else OnceError(repr(exc)))
+            unrecorded(OnceError(repr(exc)))
 
 
 #: This process's errands for an app.

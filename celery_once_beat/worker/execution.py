@@ -390,7 +390,7 @@ class Execution(WindowExecution):
 
     def _end_answered(self, reply: object) -> None:
         if isinstance(reply, OnceError):
-            self.log_unrecorded(reply)
+            self.leave_unrecorded(reply)
         elif isinstance(reply, Stale):
             self.lose()
 
@@ -405,9 +405,7 @@ class Execution(WindowExecution):
             raise
         if self.state == "lost":
             raise Ignore("stale")  # retry() makes a Reject of it, which ends the body
-        # Even if the store couldn't be told: the retry goes out, and finishes the window.
-        self.state = "recorded"
-        return publish()
+        return publish()  # even if the store couldn't be told: the retry finishes the window
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None

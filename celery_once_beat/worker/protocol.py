@@ -61,7 +61,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -200,8 +199,6 @@ class WindowExecution(ABC):
                 self.log(logging.WARNING, "window_runs_again", "failed%s, runs again in %g s", why, after)
             case Stale():
                 self.lose()
-            case None:  # it is logged
-                self.state = "recorded"
 
     def ending(self, outcome: str, failure: str = "", again_after: float | None = None) -> Ending:
         """Return what the store is to be told. While that is on its way another may begin, so the lease isn't held."""
@@ -222,12 +219,8 @@ class WindowExecution(ABC):
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
     def tell(self, send: Callable[[], T]) -> T | None:
-        """Call ``send`` until the store answers, for as long as a lease. None if it doesn't, with a line of log."""
-        try:
-            return see_through(send, self.seconds_to_record())
-        except OnceError as exc:
-            self.log_unrecorded(exc)
-            return None
+        """Call ``send`` until the store answers, for as long as a lease. None if it doesn't: nothing is left to do."""
+        return see_through(send, self.seconds_to_record(), self.leave_unrecorded)
 
     def seconds_to_record(self) -> float:
         """Return for how long the store is still asked; the first call starts that time."""
@@ -253,8 +246,7 @@ class WindowExecution(ABC):
             else:
                 lease.sent = sent
 
-        with suppress(OnceError):
-            see_through(ask, self.seconds_to_record())
+        see_through(ask, self.seconds_to_record(), lambda _: None)
 
     def lose(self) -> None:
         """Another has begun: say so, once, and record nothing."""
@@ -263,8 +255,9 @@ class WindowExecution(ABC):
             self.log(logging.ERROR, "window_stale", "came back after its lease; its end isn't recorded")
             signals.window_stale.send(sender=self.sender, window=self.window)
 
-    def log_unrecorded(self, exc: OnceError) -> None:
-        """Say that the end isn't recorded, and why."""
+    def leave_unrecorded(self, exc: OnceError) -> None:
+        """Say that the end can't be recorded, and why."""
+        self.state = "recorded"
         self.log(logging.ERROR, "window_unrecorded", "end not recorded, it may run again: %s", exc)
 
     def log(self, level: int, action: str, text: str, *arguments: object) -> None:
@@ -273,17 +266,22 @@ class WindowExecution(ABC):
         log_window(self.logger, level, action, self.window, text, *arguments, **more)
 
 
-def see_through(send: Callable[[], T], seconds: float) -> T:
+def see_through(send: Callable[[], T], seconds: float, unanswered: Callable[[OnceError], None]) -> T | None:
     """Call ``send`` until the store answers, for ``seconds``: a lost end costs another execution.
 
-    Raises OnceError if the store doesn't answer by then; at once for a foreign key or a newer version. An exception
-    that is raised from outside meanwhile is raised when that is settled, and a second one at once.
+    If the store doesn't answer by then, ``unanswered`` gets the error: at once for a foreign key or a newer version. An
+    exception that is raised from outside meanwhile is raised when that is settled, and a second one at once.
     """
     give_up, pause, next_pause = time.monotonic() + seconds, 0.0, 0.1
+    answer: T | None = None
+    failed: OnceError | None = None
     outside: BaseException | None = None
     try:
         while True:
             try:
+                if failed is not None:
+                    unanswered(failed)
+                    break
                 if pause:
                     time.sleep(pause)
                 answer = send()
@@ -291,9 +289,7 @@ def see_through(send: Callable[[], T], seconds: float) -> T:
             except OnceError as exc:
                 pause, next_pause = next_pause, min(next_pause * 2, 2.0)
                 if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
-                    if outside is None:
-                        raise
-                    raise outside from None
+                    failed = exc
             except BaseException as exc:
                 if outside is not None:
                     raise
@@ -302,7 +298,7 @@ def see_through(send: Callable[[], T], seconds: float) -> T:
             raise outside
         return answer
     finally:
-        outside = None  # else it and this frame would hold each other
+        failed = outside = None  # else they and this frame would hold each other
 
 
 # -- what came out of a body

@@ -16,12 +16,12 @@ from kombu.message import Message
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
-from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.notes import notes_of
-from celery_once_beat.worker.protocol import is_death
+from celery_once_beat.worker.protocol import is_death, see_through
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
 
@@ -242,6 +242,23 @@ def own() -> None:
 
 def leaves() -> None:
     raise SystemExit
+
+
+def test_what_is_raised_from_outside_while_the_store_is_away() -> None:
+    """It goes on when the end is given up, and that is said all the same; a second one goes on at once."""
+    said: list[OnceError] = []
+    raised = iter([KeyboardInterrupt()])
+
+    def send() -> None:
+        raise next(raised, StoreUnavailableError("away"))
+
+    with pytest.raises(KeyboardInterrupt):
+        see_through(send, 0.0, said.append)
+    assert [str(error) for error in said] == ["away"]
+    raised = iter([KeyboardInterrupt(), SystemExit()])
+    with pytest.raises(SystemExit):
+        see_through(send, 60.0, said.append)
+    assert len(said) == 1
 
 
 class OddError(Exception):
