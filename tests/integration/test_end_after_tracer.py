@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from celery_once_beat.store.roundtrip import RoundTrip
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.worker import leases as leases_module
-from celery_once_beat.worker.leases import Leases
 
 
 def is_done(worker: Worker) -> None:
@@ -62,7 +60,8 @@ def test_what_celery_does_goes_first(worker: Worker, monkeypatch: pytest.MonkeyP
         assert worker.account.counts == {"done": 1}
     else:
         trace()
-        is_done(worker)
+        is_done(worker)  # by the thread, as no begin follows
+        wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
     assert seen == ["sent", "stored", "on_success", "after_return"]
 
 
@@ -263,13 +262,6 @@ def test_an_end_that_was_sent_in_vain_delays_no_body(
     assert not leases(worker)._fresh()
 
 
-def test_the_thread_records_what_no_begin_takes_along(worker: Worker) -> None:
-    """A process that idles."""
-    worker.trace(lambda: "worked")
-    wait_until(lambda: worker.account.counts == {"done": 1}, "the thread records it", 60)
-    wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
-
-
 @pytest.mark.long
 def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
     """Else another would begin a window whose body has returned."""
@@ -408,33 +400,6 @@ def test_an_answer_that_is_lost(
     leases_module._record_all()
     assert not leases(worker)._ends
     assert worker.account.counts == {"done": 1}
-
-
-@contextmanager
-def _both_send(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The thread has taken the ends, and another records them first."""
-    record = Leases._record
-
-    def late(self: Leases, ends: list[Any]) -> bool:
-        other = threading.Thread(target=record, args=(self, ends))
-        other.start()
-        other.join()
-        return record(self, ends)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Leases, "_record", late)
-        yield
-
-
-def test_two_that_record_one_end(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, patient: None
-) -> None:
-    """The store answers both alike, and it counts once."""
-    worker.trace(lambda: "worked")
-    with _both_send(worker, monkeypatch):
-        leases_module._record_all()
-    assert worker.account.counts == {"done": 1}
-    assert not [action for action in told(caplog) if action.startswith("window_")]
 
 
 def test_a_window_without_entry(worker: Worker, patient: None) -> None:
