@@ -95,6 +95,5 @@ def log_window(
     **more: Any,
 ) -> None:
     """Log what became of a window: "once: window … of … ``text``", with ``about(action, window, **more)``."""
-    text = "once: window %s of %r " + text
-    extra = about(action, window, **more)
-    logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra, stacklevel=2)
+    text, extra = "once: window %s of %r " + text, about(action, window, **more)
+    logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 
 TAKEN = ("action", "entry", "owner", "task", "once_entry")
 
@@ -66,3 +66,12 @@ def test_hooks_that_raise(where: str, logger: logging.Logger, capfd: pytest.Capt
     finally:
         logger.removeHandler(handler)
     assert "LookupError: not in a request" in capfd.readouterr().err
+
+
+def test_what_is_logged_once_fills_no_memory() -> None:
+    """What is foreign may be new each time: after many others a thing is logged again."""
+    logged = Logged()
+    assert [logged.is_new("one") for _ in range(2)] == [True, False]
+    assert all(logged.is_new(number) for number in range(10_000))
+    assert len(logged) <= 1000
+    assert logged.is_new("one")
