@@ -190,6 +190,56 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.check_each_ran_once("old", "new", "one-off")
 
 
+#: Rows 0 and 1 change names, and rows 2 and 3.
+SWAP = """
+with transaction.atomic():
+    names = dict(PeriodicTask.objects.values_list("name", "pk"))
+    for name, pk in names.items():
+        PeriodicTask.objects.filter(pk=pk).update(name=f"on its way, {name}")
+    for name, pk in names.items():
+        other = {"row-0": "row-1", "row-1": "row-0", "row-2": "row-3", "row-3": "row-2"}[name]
+        found = PeriodicTask.objects.get(pk=pk)
+        found.name = other
+        found.save()
+"""
+
+
+def test_rows_that_swap_names(any_shop: Shop) -> None:
+    """No window of a row runs by both names, and the pause of one goes along; also where a beat is killed meanwhile."""
+    shop = any_shop
+    names = [f"row-{number}" for number in range(4)]
+    for number, name in enumerate(names):
+        shop.orm(f"row('{name}', interval=every(1), kwargs='{{\"what\": {number}}}')")
+    beats = shop.start()
+    shop.wait_loaded(*names)
+    shop.store.pause("row-2")
+    for paused, other in (("row-3", "row-2"), ("row-2", "row-3"), ("row-3", "row-2")):
+        shop.orm(SWAP)
+        if paused == "row-2":
+            beats[0].kill()
+            shop.count_as_gone(beats[0])
+        wait_until(lambda paused=paused: shop.account(paused).paused, f"{paused} is paused by now", 60)
+        assert not shop.account(other).paused
+        for what in (0, 1):
+            entry = names[what ^ (paused == "row-3")]
+            number = len(shop.ledger.read("start", what=what, entry=entry))
+            wait_until(
+                lambda what=what, entry=entry, number=number: (
+                    len(shop.ledger.read("start", what=what, entry=entry)) >= number + 2
+                ),
+                f"row {what} runs as {entry}",
+                60,
+            )
+    for name in names:
+        shop.store.pause(name)
+    shop.wait_even()
+    for what in range(4):
+        starts = [event["start"] for event in shop.ledger.read("start", what=what)]
+        assert len({*starts}) == len(starts), what
+    shop.check_each_ran_once(*names)
+    assert not any("Traceback" in beat.log for beat in beats)
+
+
 def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
     """When a row ran last and how often is written, by both beats together; nothing depends on it."""
     shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
