@@ -60,6 +60,9 @@ What each failure does
   and twice only then.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
   go on to their outcomes. Windows of the time without it never count, whoever loads it again.
+- An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it
+  had, which the load by the new name takes over. A load that finds another row's entry waits for the beats that have
+  it, and puts aside what that had. A beat that dies in between leaves it there.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
 - The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
