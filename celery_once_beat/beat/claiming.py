@@ -118,6 +118,12 @@ class Claiming:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
         self._left.update(entries)
 
+    def wake(self, alive: Collection[str]) -> None:
+        """Have entries loaded again that a beat superseded which is none of those ``alive`` any more."""
+        for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
+            del self._superseded_by[name]
+            self._entries.wake_up(name)
+
     def load(self, alive: Collection[str]) -> None:
         """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
 
@@ -128,9 +134,7 @@ class Claiming:
         away: StoreUnavailableError | None = None
         until = time.monotonic() + _LOADING
         self._unload()
-        for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
-            del self._superseded_by[name]
-            self._entries.wake_up(name)
+        self.wake(alive)
         left = self._to_load()
         if left:
             with uncollected():
@@ -257,7 +261,8 @@ class Claiming:
         self.behind = (max(ahead.values()) - now).total_seconds() if ahead else 0.0
 
     def _superseded(self, entry: BeatEntry, reply: Superseded) -> None:
-        entry.apply_superseded(reply)
+        if reply.beat != SET_ANEW:
+            entry.apply_superseded(reply)
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
@@ -267,7 +272,7 @@ class Claiming:
                 "lives. Install the same tzdata (for solar schedules: ephem) on all machines"
             )
         if reply.beat == SET_ANEW:
-            reason = ""  # it was set again: a sweep will say so
+            reason = ""  # it was set again, or is to be another row's: a sweep will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
     # -- claims -----------------------------------------------------------------------------------------------

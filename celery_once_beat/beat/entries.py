@@ -63,7 +63,7 @@ from celery_once_beat.rules import (
 )
 from celery_once_beat.schedules import Composed, LoadedDefinition, cron, describe
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import SET_ANEW, Loaded, LoadRequest, Superseded
+from celery_once_beat.store import Loaded, LoadRequest, Superseded
 from celery_once_beat.windows import Window, next_start
 from celery_once_beat.wording import MOST_FAILURE, printable, shown, why_no_task
 
@@ -323,8 +323,7 @@ class BeatEntry:
     def apply_superseded(self, reply: Superseded) -> None:
         """Note that another beat's definition counts; the entry is in a schedule all the same."""
         self.loaded_at = self.loaded_at or reply.loaded_at or 0
-        if reply.beat != SET_ANEW:
-            self.absent_at = self.came_at = None
+        self.absent_at = self.came_at = None
 
     def set_first_seen(self, at: datetime | None, absent_at: datetime | None) -> None:
         """Count its windows from ``at``, when it came into the schedule; None: from ``absent_at``, the sweep before."""

@@ -310,6 +310,7 @@ class OnceSchedulerMixin(Publishing):
             self.entries.restart()
         self._check()
         self.entries.wake(steady())
+        self._claiming.wake(self._recovery.alive)  # on_sweep may have them rest
         away = self._recovery.away
         load = partial(self._claiming.load, self._recovery.alive)
         for step in (

@@ -442,28 +442,16 @@ class Lookup:
 
         What can't be known is an error: the row may be any entry of a part of the store that is away.
         """
-        by_shard: dict[int, list[str]] = {}
-        for row, name in named.items():
-            by_shard.setdefault(shard_of(name), []).append(row)
-        held = self._held(by_shard)
-        left = [row for row, name in named.items() if f"- {name}" not in held[row]]
-        held = self._held(dict.fromkeys(range(SHARDS), left)) if left else {}
-        return {row: _row_seen(texts) for row, texts in held.items() if f"- {named[row]}" not in texts}
-
-    def _held(self, asked: Mapping[int, Sequence[str]]) -> dict[str, list[Any]]:
-        """Return what shards say of rows, as ``lua/pieces/rows.lua`` has it; an error for those that don't answer."""
-        commands = [
-            ("MGET", *(self._keys.of_shard(f"row:{row}", shard) for row in rows)) for shard, rows in asked.items()
-        ]
+        if not named:
+            return {}
+        commands = [("MGET", *(self._keys.of_shard(f"row:{row}", shard) for row in named)) for shard in range(SHARDS)]
         try:
             replies = self._trip.run_with([], commands)[1]
         except StoreUnavailableError as exc:
             replies = [exc] * len(commands)
-        held: dict[str, list[Any]] = {}
-        for rows, reply in zip(asked.values(), replies, strict=True):
-            for row, text in zip(rows, repeat(reply) if isinstance(reply, OnceError) else reply, strict=False):
-                held.setdefault(row, []).append(text)
-        return held
+        held = zip(*(repeat(reply) if isinstance(reply, OnceError) else reply for reply in replies), strict=False)
+        found = zip(named.items(), held, strict=False)
+        return {row: _row_seen(texts) for (row, name), texts in found if f"- {name}" not in texts}
 
     def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [
