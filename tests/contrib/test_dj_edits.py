@@ -297,6 +297,12 @@ def test_a_one_off_has_one_window_by_whatever_name(rows: Any, new_beat: Any, sto
     assert not rows.objects.get().enabled
     assert store.account("new") is None
     execute(store, window, "old")
+    if kind == "one-off":
+        save(rows, enabled=True)
+        for other in (beat, new_beat(), beat):
+            other.look()
+        assert rows.objects.get().enabled, "it has one window more"
+        assert store.account("new").since > window
 
 
 # -- once more
@@ -586,19 +592,6 @@ def test_a_pause_goes_along_with_its_row(
     assert not rename("first").paused
     assert store.pause("first", words)
     assert rename("second").paused
-
-
-def test_a_pause_goes_along_where_two_beats_start(rows: Any, new_beat: Any, beat_that_left: Any, store: Store) -> None:
-    """The row was renamed while no beat ran. The beat that starts second finds the row as the first has it."""
-    make(rows, ago(600), "first")
-    beat_that_left()
-    assert store.pause("first", check_words("anna", "too many"))
-    save(rows, name="second")
-    beats = [new_beat(), new_beat()]
-    for beat in [*beats, *beats]:
-        beat.look()
-    assert store.account("second").paused
-    assert store.account("first").fingerprint == "-", "no beat has it any more"
 
 
 def rename(rows: Any, way: str = "save", **names: str) -> None:

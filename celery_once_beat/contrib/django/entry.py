@@ -21,7 +21,7 @@ from celery_once_beat.wording import shown
 
 from .bounds import Bounded
 
-__all__ = ("OnceModelEntry", "UnreadableRow", "as_entries", "instant", "zone_of_runs")
+__all__ = ("OnceModelEntry", "WrongEntry", "as_entries", "instant", "zone_of_runs")
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
@@ -112,24 +112,12 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
         return fields
 
 
-class UnreadableRow:
-    """Stands for a row of which only the name can be read."""
-
-    def __init__(self, name: str, error: Exception) -> None:
-        self.name = name
-        self._error = error
-
-    def __getattr__(self, _: str) -> Any:
-        """Raises why it can't be read."""
-        raise self._error
-
-
 class WrongEntry:
     """Stands for a wrong row: beat names it, leaves it out, and continues with the others."""
 
-    def __init__(self, name: str, why: str) -> None:
+    def __init__(self, name: str, error: Exception) -> None:
         self.name = name
-        self._why = why
+        self._why = str(error) if isinstance(error, OnceError) else f"row {name!r}: {shown(error)}"
 
     @property
     def task(self) -> str:
@@ -142,10 +130,9 @@ def as_entries(models: Iterable[Any], entry: Callable[..., Any], app: Any) -> di
     found: dict[str, Any] = {}
     for model in models:
         try:
-            found[model.name] = entry(model, app=app)
+            found[model.name] = model if isinstance(model, WrongEntry) else entry(model, app=app)
         except Exception as exc:  # noqa: BLE001  # whatever a user's crontab or place raises
-            why = str(exc) if isinstance(exc, OnceError) else f"row {model.name!r}: {shown(exc)}"
-            found[model.name] = WrongEntry(model.name, why)
+            found[model.name] = WrongEntry(model.name, exc)
     return found
 
 

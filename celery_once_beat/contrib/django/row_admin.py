@@ -28,6 +28,8 @@ __all__ = ("OnceAdminMixin",)
 
 #: Windows of a row in the list, and most characters of what to look at.
 _IN_LIST, _MOST_ATTENTION = 3, 60
+#: What the form shows of a row.
+_IN_FORM = ("once_next", "once_windows", "once_attention")
 #: Between lines.
 _LINES = mark_safe("<br>")
 #: Most characters of the name of who ordered something.
@@ -63,15 +65,14 @@ class OnceAdminMixin:
     def get_readonly_fields(self: Any, request: Any, obj: Any = None) -> tuple[str, ...]:
         """As the base's; a row that is there has the fields of this mixin too."""
         fields = super().get_readonly_fields(request, obj)  # type: ignore[misc]
-        return tuple(fields) if obj is None else (*fields, "once_next", "once_windows", "once_attention")
+        return tuple(fields) if obj is None else (*fields, *_IN_FORM)
 
     def get_fieldsets(self: Any, request: Any, obj: Any = None) -> list[Any]:
         """As the base's; a row that is there has its windows too."""
         fieldsets = [*super().get_fieldsets(request, obj)]  # type: ignore[misc]
-        ours = ["once_next", "once_windows", "once_attention"]
         shown = {name for _, options in fieldsets for name in options["fields"] if isinstance(name, str)}
-        if obj is not None and shown.isdisjoint(ours):
-            fieldsets.append(("Windows", {"fields": ours}))
+        if obj is not None and shown.isdisjoint(_IN_FORM):
+            fieldsets.append(("Windows", {"fields": _IN_FORM}))
         return fieldsets
 
     def get_changelist_instance(self: Any, request: Any) -> Any:

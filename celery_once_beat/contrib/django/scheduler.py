@@ -28,7 +28,7 @@ from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
 from .database import SILENT, Database, Seen, Tables, alone, one_line
-from .entry import OnceModelEntry, UnreadableRow, as_entries, instant
+from .entry import OnceModelEntry, WrongEntry, as_entries, instant
 
 __all__ = ("OnceDatabaseScheduler",)
 
@@ -215,7 +215,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         found = look()
         held = [(old, row) for row, seen in found.items() if isinstance(seen, RowSeen) for old in seen.names]
         left = [(old, row) for old, row in held if not self._is_spent_by(unloaded[row], old)]
-        says_nothing = set()
+        says_nothing: set[tuple[str, str]] = set()
         if held:
             with suppress(StoreUnavailableError):
                 replies = zip(left, self.store.leave_many(self.beat_id, left), strict=True)
@@ -344,7 +344,7 @@ def _read_alone(rows: Any, pk: Any, name: str) -> Any:
     except (DatabaseError, InterfaceError):
         raise
     except Exception as exc:  # noqa: BLE001  # whatever a field raises
-        return UnreadableRow(name, exc)
+        return WrongEntry(name, exc)
 
 
 def _key(source: Any) -> Any:
@@ -371,7 +371,7 @@ def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:
     clocked = entry.source.model.clocked
     if clocked is not None:
         return old.since < instant(clocked.clocked_time) <= old.cursor
-    return entry.one_off and old.cursor > old.since
+    return old.cursor > old.since
 
 
 def _is_spent(entry: BeatEntry) -> bool:
