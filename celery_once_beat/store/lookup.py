@@ -442,16 +442,27 @@ class Lookup:
 
         What can't be known is an error: the row may be any entry of a part of the store that is away.
         """
-        if not named:
-            return {}
-        commands = [("MGET", *(self._keys.of_shard(f"row:{row}", shard) for row in named)) for shard in range(SHARDS)]
+        by_shard: dict[int, list[str]] = {}
+        for row, name in named.items():
+            by_shard.setdefault(shard_of(name), []).append(row)
+        held = self._held(by_shard)
+        # Mostly none: all shards are asked for few rows.
+        left = [row for row, name in named.items() if f"- {name}" not in held[row]]
+        held = self._held(dict.fromkeys(range(SHARDS), left)) if left else {}
+        return {row: _row_seen(texts) for row, texts in held.items() if f"- {named[row]}" not in texts}
+
+    def _held(self, asked: Mapping[int, Sequence[str]]) -> dict[str, list[Any]]:
+        """Return what shards have of rows, as ``lua/pieces/rows.lua`` says; an error for one that doesn't answer."""
+        keys = {shard: [self._keys.of_shard(f"row:{row}", shard) for row in rows] for shard, rows in asked.items()}
         try:
-            replies = self._trip.run_with([], commands)[1]
+            replies = self._trip.run_with([], [("MGET", *of) for of in keys.values()])[1] if keys else []
         except StoreUnavailableError as exc:
-            replies = [exc] * len(commands)
-        held = zip(*(repeat(reply) if isinstance(reply, OnceError) else reply for reply in replies), strict=False)
-        found = zip(named.items(), held, strict=False)
-        return {row: _row_seen(texts) for (row, name), texts in found if f"- {name}" not in texts}
+            replies = [exc] * len(keys)
+        held: dict[str, list[Any]] = {}
+        for rows, reply in zip(asked.values(), replies, strict=True):
+            for row, text in zip(rows, repeat(reply) if isinstance(reply, OnceError) else reply, strict=False):
+                held.setdefault(row, []).append(text)
+        return held
 
     def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
         return [

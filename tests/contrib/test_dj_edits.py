@@ -658,6 +658,28 @@ def test_windows_of_rows_that_swap_names_run_once(rows: Any, new_beat: Any, stor
     assert [[*store.account(name).open] for name in "ab"] == [[window], [window]]
 
 
+def test_a_new_row_by_the_name_of_one_that_was_renamed(rows: Any, new_beat: Any, store: Store) -> None:
+    """It waits as well: a beat that has the other one by that name still claims its windows, and may go on to."""
+    slow, quick = new_beat(), new_beat()
+    window = late(rows, [slow, quick], "a")
+    quick.looked(1200)
+    rename(rows, a="b")
+    make(rows, window, "a")
+    update(rows, date_changed=ago(900))  # before their windows
+    for _ in range(3):
+        quick.look()
+    assert store.account("b") is None
+    slow.claim()
+    assert [*store.account("a").open] == [window]
+    slow.looked(1200)
+    for beat in (slow, quick, slow, quick):
+        beat.look()
+        beat.claim()
+    assert store.account("b").cursor == window
+    assert not store.account("b").open
+    assert slow.row("a").cursor == quick.row("a").cursor == window
+
+
 @pytest.mark.parametrize("step", ["left", "loaded one"])
 def test_a_beat_that_dies_while_rows_swap_names(
     rows: Any, beat_that_left: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, step: str
@@ -743,6 +765,26 @@ def test_a_row_that_is_renamed_while_it_is_in_no_schedule(
         look()
     look()
     assert pause_of(store, "b") == "anna"
+
+
+def test_a_row_whose_name_another_has_meanwhile(rows: Any, new_beat: Any, store: Store) -> None:
+    """While it is switched off. What it had is kept for it."""
+    make(rows, ago(600), "a")
+    make(rows, ago(600), "b")
+    beat = new_beat()
+    beat.look()
+    assert store.pause("a", check_words("anna", ""))
+    rows.objects.filter(name="a").update(enabled=False, name="off")
+    rename(rows, b="a")
+    for _ in range(2):
+        beat.look()
+    assert pause_of(store, "a") == ""
+    row = rows.objects.get(name="off")
+    row.enabled = True
+    row.save()
+    for _ in range(2):
+        beat.look()
+    assert pause_of(store, "off") == "anna"
 
 
 @pytest.mark.parametrize("lives", [True, False])
