@@ -22,7 +22,6 @@ from celery_once_beat.wording import some
 from .context import Project, json_option, pass_project
 from .output import plain, print_json
 
-FIELDS = ("check", "verdict", "found", "advice")
 #: Names in one line.
 _NAMED = 10
 _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
@@ -39,7 +38,7 @@ def doctor(project: Project, *, json_: bool) -> None:
     findings = list(_findings(project))
     bad = [finding for finding in findings if finding.verdict == "warn"]
     if json_:
-        print_json({"healthy": not bad, "checks": [dict(zip(FIELDS, finding, strict=True)) for finding in findings]})
+        print_json({"healthy": not bad, "checks": [finding._asdict() for finding in findings]})
     else:
         for finding in findings:
             mark = click.style(f"{finding.verdict:<4}", fg=_COLOURS[finding.verdict])

@@ -194,13 +194,5 @@ class _Look:
         )
 
     def _of_code(self, code: BeatEntry, seen: EntrySeen) -> Listed:
-        return Listed(
-            code.name,
-            code.source.task,
-            code.words,
-            code.tracked,
-            seen,
-            code,
-            self._entries.lease_of(code),
-            countdown=code.timing.countdown or 0.0,
-        )
+        lease, waits = self._entries.lease_of(code), code.timing.countdown or 0.0
+        return Listed(code.name, code.source.task, code.words, code.tracked, seen, code, lease, countdown=waits)

@@ -132,11 +132,10 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
-        token = access.token
-        self._token = token and digest(token, 32)
+        self._token = access.token
         #: How many wrong tokens came of late, and when the last one did, monotonic.
         self._wrong, self._wrong_at = 0, 0.0
-        self._cookie = token and hmac.new(token.encode(), b"cookie of the board", hashlib.sha256).hexdigest()
+        self._cookie = hmac.new((access.token or "").encode(), b"cookie of the board", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let answer."""
@@ -206,9 +205,8 @@ class Guard:
         if given is not None and self._access.in_address and request.method != "POST" and self._is_token(given):
             return self._let_in(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
-            return None
-        if self._is_cookie(request.cookies.get(_COOKIE, "")):
+        knows_it = scheme.lower() == "bearer" and self._is_token(bearer.strip())
+        if knows_it or _are_same(request.cookies.get(_COOKIE, ""), self._cookie):
             return None
         return self._ask_for_token(request)
 
@@ -256,18 +254,16 @@ class Guard:
             answer: Response = PlainTextResponse("", headers={"refresh": f"0; url={address}"})
         else:
             answer = RedirectResponse(address, 303)
-        assert self._cookie
         answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return answer
 
     def _is_token(self, given: str) -> bool:
-        # Digests: what is compared is of one length whatever was given.
-        assert self._token
-        return hmac.compare_digest(digest(given, 32), self._token)
+        return self._token is not None and _are_same(given, self._token)
 
-    def _is_cookie(self, given: str) -> bool:
-        assert self._cookie
-        return hmac.compare_digest(digest(given, 32), digest(self._cookie, 32))
+
+def _are_same(given: str, known: str) -> bool:
+    """Compare digests: they are of one length whatever was given."""
+    return hmac.compare_digest(digest(given, 32), digest(known, 32))
 
 
 def _may_be_loopback(request: Request) -> bool:

@@ -103,13 +103,14 @@ class _Site:
         shapes = (f".{state.name} {{ --colour: var(--{state.tone}); {state.symbol}; }}\n" for state in STATES.values())
         self._static["states.css"] = ("".join(shapes) + columns_css()).encode()
 
-    def _html(self, template: str, status: int = 200, **values: Any) -> Response:
-        return HTMLResponse(self.templates.get_template(template).render(values), status)
+    def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        acts = Visitor.of(request.scope).acts
+        return HTMLResponse(self.templates.get_template(template).render(values, acts=acts), status)
 
     async def page(self, request: Request) -> Response:
         choice = _choice(request)
         shown = self._grid.show(await self._feed.fresh(), choice)
-        return self._html("board.html", root="", page=shown.page, shown=shown, choice=choice, acts=_acts(request))
+        return self._html(request, "board.html", root="", page=shown.page, shown=shown, choice=choice)
 
     async def window(self, request: Request) -> Response:
         page = await self._feed.fresh()
@@ -119,12 +120,10 @@ class _Site:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
         window = WindowStatus.of(line.windows[at])
         of_task = task_id(self._settings.key_prefix, line.entry, window.start, window.ordered)
-        story = [
-            *words.story_words(window, self._zone, page.moment),
-            ("Task", line.shown_task or "-"),
-            ("Task id", of_task),
-        ]
+        story = [*words.story_words(window, self._zone, page.moment)]
+        story += [("Task", line.shown_task or "-"), ("Task id", of_task)]
         return self._html(
+            request,
             "window.html",
             root="../../",
             line=line,
@@ -134,7 +133,6 @@ class _Site:
             newer=line.windows[at - 1] if at else None,
             older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
             next=self._next(line, page),
-            acts=_acts(request),
         )
 
     async def entry(self, request: Request) -> Response:
@@ -149,15 +147,8 @@ class _Site:
             if (since is None or seen.start >= since) and (until is None or seen.start < until)
         ]
         part = words.stretch(since, until, self._zone) if since and until else ""
-        return self._html(
-            "entry.html",
-            root="../",
-            line=line,
-            windows=windows,
-            part=part,
-            next=self._next(line, page),
-            acts=_acts(request),
-        )
+        coming = self._next(line, page)
+        return self._html(request, "entry.html", root="../", line=line, windows=windows, part=part, next=coming)
 
     def _next(self, line: Line, page: Page) -> str:
         return words.next_start(line.status, self._zone, page.moment)
@@ -203,7 +194,7 @@ class _Site:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(f"{text}.\n", status, headers)
         root = "../" * max(request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1, 0)
-        answer = self._html("error.html", status, root=root, text=text)
+        answer = self._html(request, "error.html", status, root=root, text=text)
         answer.headers.update(headers or {})
         return answer
 
@@ -238,7 +229,3 @@ def _instant(request: Request, name: str) -> datetime | None:
         return parse_instant(request.query_params[name])
     except (KeyError, ValueError):
         return None
-
-
-def _acts(request: Request) -> bool:
-    return Visitor.of(request.scope).acts
