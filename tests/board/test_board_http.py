@@ -177,22 +177,6 @@ def test_nothing_is_written(system: System, board: Start) -> None:
 # -- hosts, sites, paths --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("LOCALHOST:5566", 200),
-        ("localhost\t", 200),
-        ("evil.example", 400),
-        ("evil.example/127.0.0.1", 400),
-        ("127.0.0.1@evil.example", 400),
-        ("", 400),
-    ],
-)
-def test_the_host_is_this_machine(shared_board: Board, host: str, status: int) -> None:
-    """A name that somebody else owns gets no answer (DNS rebinding), in whatever form it comes."""
-    assert shared_board.ask(headers={"host": host}).status == status
-
-
 @pytest.fixture(scope="module")
 def shared_board(
     _server_pool: Any, tmp_path_factory: pytest.TempPathFactory, preloaded: Callable[[], Preloaded]

@@ -67,12 +67,6 @@ SLOWLY = {
 }
 
 
-def hourly(task: str = "work", **entry: Any) -> tuple[dict[str, Any], datetime]:
-    """An entry whose next window isn't due while a test runs, and the start of its newest one."""
-    newest = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=20)
-    return {"task": f"apps.once_app.{task}", "every": 3600.0, "anchor": format_instant(newest), **entry}, newest
-
-
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", *arguments]
 
@@ -298,8 +292,9 @@ def test_the_history_of_an_entry(system: System, once: Once) -> None:
 @pytest.mark.long
 def test_run_and_backfill(system: System, once: Once) -> None:
     """An order is carried out by a beat and counted apart; what is done or open is skipped; it asks before many."""
-    entry, newest = hourly()
-    system.entries = {"hourly": entry}
+    newest = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=20)  # no other is due while it runs
+    anchor = format_instant(newest)
+    system.entries = {"hourly": {"task": "apps.once_app.work", "every": 3600.0, "anchor": anchor}}
     unknown = once("run", "hourly")
     assert unknown.exit_code == 2
     assert "no beat has loaded 'hourly' yet: start a beat first" in unknown.log

@@ -20,6 +20,7 @@ def test_loopback() -> None:
     [None, "", "localhost.", "127.0.0.1.", "1270.0.1", "127.0.0.1:", "[::1", "::1", "l\u043ecalhost",
      "localhost:\u0663", "127.0.0.1:123456", "user@localhost", "localhost\n", "evil.example:5566", "0.0.0.0",
      "127.0.0.1.evil.example", "localhost.evil.example", "evil.example@127.0.0.1", "localhost:5566:evil.example",
+     "127.0.0.1@evil.example", "evil.example/127.0.0.1",
      "10.0.0.1", "[::ffff:10.0.0.1]"],
 )  # fmt: skip
 def test_hosts_of_others(host: str | None) -> None:
