@@ -75,19 +75,17 @@ def _findings(project: Project) -> Iterator[Finding]:
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
     yield from _beats(project, [beat.name for beat in overview.beats])
-    alive = frozenset(beat.name for beat in overview.beats)
-    accounts = ((name, seen.account) for name, seen in overview.entries.items() if seen.account is not None)
-    yield from checks.zone_findings(
-        (name, {beat: known for beat, known in account.loaders.items() if beat in alive}) for name, account in accounts
+    alive = {beat.name for beat in overview.beats}
+    accounts = {name: seen.account for name, seen in overview.entries.items() if seen.account is not None}
+    loaders = {
+        name: {beat: known for beat, known in account.loaders.items() if beat in alive}
+        for name, account in accounts.items()
+    }
+    yield from checks.zone_findings(loaders.items())
+    made = [each.entry for each in report.entries if checks.made_by_celery(each.entry, each.task or "")]
+    yield from checks.alias_findings(
+        (name, accounts[name].fingerprint or "", frozenset(loaders[name])) for name in made if name in accounts
     )
-    made = (
-        (entry.entry, account.fingerprint or "", alive.intersection(account.loaders))
-        for entry in report.entries
-        if checks.made_by_celery(entry.entry, entry.task or "")
-        and (seen := overview.entries.get(entry.entry)) is not None  # else it is left out
-        and (account := seen.account) is not None
-    )
-    yield from checks.alias_findings(made)
     for beat in report.beats:
         if beat.trouble:
             advice = "its log says where; if that isn't the base scheduler's, please report it"

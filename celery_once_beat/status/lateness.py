@@ -34,7 +34,7 @@ def deadline_of(listed: Listed) -> timedelta | None:
 
 def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
     """Return the late windows that are open, the oldest first; then the oldest that no beat has claimed."""
-    deadline, account, due = deadline_of(listed), listed.seen.account, _unclaimed(listed)
+    deadline, account, due = deadline_of(listed), listed.seen.account, unclaimed(listed)
     if deadline is None or account is None:
         return ()
     late = [
@@ -64,14 +64,7 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
     return LateWindow(listed.name, last.start, *why_late(last, account, listed.queue))
 
 
-def late_from(listed: Listed, now: datetime) -> datetime | None:
-    """Return from when an unclaimed window is late, aware UTC; None where there is none, or it is late already."""
-    due, deadline = _unclaimed(listed), deadline_of(listed)
-    late = due + deadline if due is not None and deadline is not None else None
-    return late + timedelta(microseconds=1) if late is not None and late >= now else None
-
-
-def _unclaimed(listed: Listed) -> datetime | None:
+def unclaimed(listed: Listed) -> datetime | None:
     """Return the oldest start that a beat is to claim; None where there is none."""
     account = listed.seen.account
     return None if account is None or account.paused else listed.after(account.cursor)

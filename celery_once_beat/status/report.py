@@ -22,7 +22,7 @@ from celery_once_beat.wording import printable, short, shown, span
 
 from . import judgements
 from .judgements import Judgement
-from .lateness import LateWindow, late_from, late_now
+from .lateness import LateWindow, late_now, unclaimed
 from .lineup import Lines, Listed, left_out, line_up
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
@@ -262,15 +262,14 @@ class LastStatuses:
         return known[1] if known is not None and known[0] is listed and now < known[2] else None
 
     def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
-        """Keep how an entry stands, if it rests: nothing of it is open, and its next start lies ahead."""
+        """Keep how an entry stands, if it rests: nothing is open or to be claimed, and its next start lies ahead."""
         account, known = listed.seen.account, self._entries.get(listed.name)
         if known is not None and known[1] == status:
             status = known[1]  # the same object: so who compares is done at once
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
-        if rests and status.next is not None and now < status.next:
-            changes = (status.next, _unclaimed_from(listed, now), late_from(listed, now))
-            until = min(at for at in changes if at is not None)
-            self._entries[listed.name] = (listed, status, until)
+        due = unclaimed(listed)
+        if rests and (due is None or due > now) and status.next is not None and now < status.next:
+            self._entries[listed.name] = (listed, status, status.next)
         else:
             self._entries.pop(listed.name, None)
         return status
@@ -507,7 +506,7 @@ def _worries_of(account: EntryAccount, listed: Listed, now: datetime) -> Iterato
         advice = "set it right, or if it was wrong before, delete the key that the beats' log names"
         yield judgements.BEHIND, f"{since}; {advice}"
     else:
-        due = listed.after(account.cursor)
+        due = unclaimed(listed)
         if due is not None and due < now - judgements.CLAIMED_WITHIN:
             yield judgements.UNCLAIMED, f"no beat claims it: due since {format_instant(due)}"
 
@@ -546,15 +545,6 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
             limited = listed.entry is not None and listed.entry.policy.limit is not None
             what = f"the task {shown(listed.task)}" + (", or its limit" if limited else "")
             yield judgements.UNKNOWN_TASK, f"{short(worker)} doesn't know {what}: deploy workers first"
-
-
-def _unclaimed_from(listed: Listed, now: datetime) -> datetime | None:
-    """Return from when an entry is UNCLAIMED that has a window due; None where it has none, or that is so already."""
-    account = listed.seen.account
-    due = listed.after(account.cursor) if account is not None else None
-    if due is None or not now - judgements.CLAIMED_WITHIN <= due <= now:
-        return None
-    return due + judgements.CLAIMED_WITHIN + timedelta(microseconds=1)
 
 
 def _worker(window: WindowSeen) -> str:
