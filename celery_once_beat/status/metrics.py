@@ -1,7 +1,7 @@
 """What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
 
 The counters of an entry are the store's own: it doesn't matter which process is asked, or when it started. Labels are
-bounded: so many entries have series of their own, the gauges of the others are told together under OTHERS; outcomes are
+bounded: so many entries have series of their own, the others are told together under OTHERS; outcomes are
 a fixed set; beats, whose names change with each start, have no label.
 """
 
@@ -40,8 +40,10 @@ _MOST_QUEUES = 50
 #: Seconds within which a worker has begun something, to be counted.
 _RECENT = 300.0
 
+#: Outcomes that haven't happened yet are told: Prometheus sees no increase from nothing to 1.
+_ZEROS: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
 #: What an entry has counted: numbers by metric, and within it by outcome or by bucket.
-_Counts = dict[str, dict[str, float]]
+_Counts = dict[str, Mapping[str, float]]
 
 #: Counters: name, help, and the label beside the entry, if there is one.
 _COUNTERS = (
@@ -125,8 +127,8 @@ class OnceCollector(Collector):
     """The metrics of one look after another; for one thread at a time.
 
     At most ``entries`` entries have series of their own: those that need attention first, and then those that had them
-    at the last look, so that series stay. The others have no counters: a sum would jump with each entry that comes or
-    goes.
+    at the last look, so that series stay. Of the others it counts how windows ended since it was made: a sum of their
+    counters would jump with each entry that comes or goes.
     """
 
     def __init__(self, entries: int = ENTRIES) -> None:
@@ -135,8 +137,10 @@ class OnceCollector(Collector):
         #: What each value of the label stands for.
         self._own: dict[str, EntryStatus] = {}
         self._others: list[EntryStatus] = []
-        #: Whose counters could be read once. What can't be read now isn't told: a 0 would look as if it began anew.
-        self._counted: set[str] = set()
+        #: How the others' windows ended.
+        self._of_others: Counter[str] = Counter()
+        #: How windows of each entry of the schedule had ended, when that could be read last.
+        self._ended: dict[str, Counter[str]] = {}
         self._unreadable: set[str] = set()
 
     def expose(self, report: Report | None, accept: str = "") -> tuple[str, bytes]:
@@ -174,15 +178,22 @@ class OnceCollector(Collector):
     def _see(self, entries: Iterable[EntryStatus]) -> None:
         had_own, self._own, self._others = self._own.keys(), {}, []
         by_need = sorted(entries, key=lambda e: (-e.urgency, short(e.entry) not in had_own, e.entry))
+        last, self._ended = self._ended, {}
         for entry in by_need:
             # Of entries that aren't in the schedule, Redis may hold any number.
-            label, ours = short(entry.entry), entry.kind != "stranger"
-            if ours and len(self._own) < self._most and label != OTHERS and label not in self._own:
+            label, ours, before = short(entry.entry), entry.kind != "stranger", last.get(entry.entry)
+            own = ours and len(self._own) < self._most and label != OTHERS and label not in self._own
+            if own:
                 self._own[label] = entry
             else:
                 self._others.append(entry)
             if ours:
                 self._name_unreadable(entry)
+                now = _by_outcome(entry.outcomes) if entry.times else before
+                if now is not None:
+                    self._ended[entry.entry] = now
+                if before is not None and now is not None and not (own and label in had_own):
+                    self._of_others += now - before if before <= now else now  # it fell: it has begun anew
 
     def _name_unreadable(self, entry: EntryStatus) -> None:
         if not isinstance(entry.times, StoreDataError):
@@ -192,10 +203,11 @@ class OnceCollector(Collector):
             logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
     def _counters(self) -> Iterator[Metric]:
-        self._counted |= {label for label, entry in self._own.items() if entry.times}
-        exposed = {
-            label: _counts(entry) for label, entry in self._own.items() if entry.times or label not in self._counted
-        }
+        # What can't be read now isn't told: a 0 would look as if it had begun anew.
+        told = {label: entry for label, entry in self._own.items() if entry.times or entry.entry not in self._ended}
+        exposed = {label: _counts(entry) for label, entry in told.items()}
+        if self._others:
+            exposed[OTHERS] = {"windows": _ZEROS | self._of_others}
         for name, help_, label in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
             for entry, counts in exposed.items():
@@ -271,9 +283,9 @@ def _number(entry: EntryStatus, name: str) -> float | None:
 
 
 def _counts(entry: EntryStatus) -> _Counts:
-    """What an entry has counted. Outcomes that haven't happened yet are 0: Prometheus sees no increase from nothing."""
+    """What an entry has counted."""
     found: _Counts = {
-        "windows": dict.fromkeys(COUNTED, 0.0) | _by_outcome(entry.outcomes),
+        "windows": _ZEROS | _by_outcome(entry.outcomes),
         "windows_apart": _by_outcome(entry.backfilled),
         "refused_copies": {"": entry.refused},
         "late_notices": {"": entry.said_late},
@@ -283,11 +295,11 @@ def _counts(entry: EntryStatus) -> _Counts:
     return found
 
 
-def _by_outcome(numbers: Mapping[str, int]) -> dict[str, float]:
+def _by_outcome(numbers: Mapping[str, int]) -> Counter[str]:
     found: Counter[str] = Counter()
     for outcome, number in numbers.items():
         found[outcome if outcome in COUNTED else OTHER.name] += number
-    return {**found}
+    return found
 
 
 def _buckets(histogram: Histogram) -> dict[str, float]:

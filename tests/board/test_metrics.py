@@ -273,10 +273,11 @@ def test_labels_are_bounded() -> None:
     """So many entries have series of their own; the others' gauges are summed, and the largest is told."""
     names = [f"entry-{n:03}" for n in range(50)]
     told = read(expose(report(names), entries=10))
-    assert entries(told, "windows_total") == {*names[:10]}
-    assert entries(told, "overdue_windows") == {*names[:10], OTHERS}
+    assert entries(told, "windows_total") == entries(told, "overdue_windows") == {*names[:10], OTHERS}
+    assert entries(told, "refused_copies_total") == {*names[:10]}
     assert value(told, "windows_total", entry="entry-003", outcome="done") == 10
     assert value(told, "windows_total", entry="entry-003", outcome="other") == 1, "outcomes too"
+    assert value(told, "windows_total", entry=OTHERS, outcome="done") == 0, "they count from the first look on"
     assert value(told, "overdue_windows", entry=OTHERS) == 80
     assert value(told, "attention", entry=OTHERS) == 40
     assert value(told, "last_window_lateness_seconds", entry=OTHERS) == 49
@@ -319,12 +320,30 @@ def test_what_needs_attention_has_series_first() -> None:
     assert entries(told, "open_windows") == {"yak", "a0", "a1", OTHERS}
 
 
-def test_others_have_no_counters() -> None:
-    """Their sum would jump with each entry that comes or goes; their gauges are told together."""
-    told = Looks(1).look(status("busy", 1, urgency=9), status("a", 500, 50), status("b", 10))
-    for name in ("windows_total", "refused_copies_total", "window_duration_seconds_count"):
-        assert entries(told, name) == {"busy"}
-    assert OTHERS in entries(told, "open_windows")
+def test_what_others_counted_never_falls_and_never_jumps() -> None:
+    """They count each increase that no series of its own shows; entries that come, go and begin anew change nothing."""
+    looks = Looks(1)
+    busy = status("busy", urgency=9)
+
+    def others(*each: EntryStatus) -> tuple[float, float]:
+        told = looks.look(busy, *each)
+        counted = [value(told, "windows_total", entry=OTHERS, outcome=name) for name in ("done", "failed")]
+        return counted[0], counted[1]
+
+    assert others(status("a", 500, 50), status("b", 10)) == (0, 0)
+    assert others(status("a", 501, 50), status("b", 12)) == (3, 0)
+    assert others(status("a", 501, 50), status("b", 12)) == (3, 0), "nothing happened"
+    assert others(status("a", 501, 51), status("b", 12), status("c", 70)) == (3, 1), "a new one brings nothing along"
+    assert others(status("b", 12), status("c", 71)) == (4, 1), "nor does one that has gone take away"
+    unreadable = EntryStatus("b", "scheduled")
+    assert others(unreadable, status("c", 71)) == (4, 1)
+    assert others(status("b", 13), status("c", 71)) == (5, 1), "the store can be read again"
+    assert others(status("b", 2), status("c", 71)) == (7, 1), "it has begun anew"
+    busy = status("b", 2, 1, urgency=9)
+    told = looks.look(busy, status("busy"), status("c", 71))
+    assert value(told, "windows_total", entry=OTHERS, outcome="failed") == 2, "what gave it series of its own"
+    busy = status("b", 5, 4, urgency=9)
+    assert others(status("busy"), status("c", 72)) == (8, 2), "its own series show the rest"
 
 
 def test_what_cant_be_read_is_not_0() -> None:
