@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from . import wording
 from .errors import SettingError
-from .wording import did_you_mean, shown
+from .wording import did_you_mean, expect, shown
 
 DEFAULT_PREFIX = "once:"
 OVERLAP = ("allow", "skip", "buffer_one", "buffer_all")
@@ -145,8 +145,8 @@ check_prefix = Check(
 
 
 def _check_limits(name: str, value: Any) -> dict[str, int]:
-    if not isinstance(value, Mapping):
-        raise wrong(name, value, "a dict of names and numbers of slots like {'reports': 3}")
+    expected = "a dict of names and numbers of slots like {'reports': 3}"
+    expect(name, value, isinstance(value, Mapping), expected, SettingError)
     return {
         check_limit_name(f"{name}, a name", limit): check_count(1)(f"{name}[{limit!r}]", number)
         for limit, number in value.items()
@@ -156,8 +156,8 @@ def _check_limits(name: str, value: Any) -> dict[str, int]:
 def _check_links(name: str, value: Any) -> dict[str, str]:
     """Names of links, each with a template; what fills it can't change where it leads."""
     expected = "a dict of names and URLs like {'Flower': 'https://flower.example/task/{task_id}'}"
-    if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
-        raise wrong(name, value, expected)
+    fits = isinstance(value, Mapping) and all(isinstance(part, str) for pair in value.items() for part in pair)
+    expect(name, value, fits, expected, SettingError)
     for link, template in value.items():
         host, named = _LINK_HOST.match(template), set(re.findall(r"{(.*?)}", template))
         if not host:

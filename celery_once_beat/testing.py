@@ -29,7 +29,7 @@ from .rules import check_instant
 from .settings import Settings
 from .store import Store, stores_made_by
 from .windows import Window, starts_after
-from .wording import shown
+from .wording import expect, shown
 from .worker import OnceTask, Running, notes_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ def window(
     """
     begins = check_instant("start", start)
     ends = None if end is None else check_instant("end", end)
-    if ends is not None and ends <= begins:
-        raise ValueError(f"end: found {shown(end)}, expected an instant after start, {shown(start)}")
-    if attempt < 1:
-        raise ValueError(f"attempt: found {attempt}, expected at least 1")
+    expect("end", end, ends is None or ends > begins, f"an instant after start, {shown(start)}")
+    expect("attempt", attempt, attempt >= 1, "at least 1")
     return Window(
         entry,
         begins,
@@ -157,8 +155,8 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     """
     of_proxy = getattr(type(task), "_get_current_object", None)
     itself: Any = of_proxy(task) if of_proxy else task
-    if not isinstance(itself, OnceTask):
-        raise TypeError(f"task: found {shown(itself)}, expected an OnceTask: base=OnceTask, or task_cls=OnceTask")
+    expected = "an OnceTask: base=OnceTask, or task_cls=OnceTask"
+    expect("task", itself, isinstance(itself, OnceTask), expected, TypeError)
     execution = _Execution(window, itself.app)
     requests = _Requests(itself.request_stack, execution)
     with embedded_store(), mock.patch.object(itself, "request_stack", requests):

@@ -42,7 +42,7 @@ from celery_once_beat.schedules.rrule import RULE_FIELDS
 from celery_once_beat.schedules.strict_json import read_object
 from celery_once_beat.store import Loaded, raised
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
 __all__ = ("import_",)
 
@@ -260,15 +260,12 @@ class _Import:
             definition = RedBeatSchedulerEntry.decode_definition(texts["definition"])
             last = RedBeatSchedulerEntry.decode_meta(texts.get("meta")).get("last_run_at")
             when = definition.get("schedule")
-        if not isinstance(when, BaseSchedule):
-            raise ValueError(f"schedule: found {shown(when)}, expected an interval, a crontab or an rrule")  # noqa: TRY004
-        if last is not None and not isinstance(last, datetime):
-            raise ValueError(f"last_run_at: found {shown(last)}, expected a datetime")
+        expect("schedule", when, isinstance(when, BaseSchedule), "an interval, a crontab or an rrule")
+        expect("last_run_at", last, last is None or isinstance(last, datetime), "a datetime")
         with _reads():
             entry = RedBeatSchedulerEntry(app=self._project.app, **definition)
         entry.last_run_at = last
-        if entry.name != name:
-            raise ValueError(f"name: found {shown(entry.name)}, expected that of its key")
+        expect("name", entry.name, entry.name == name, "that of its key")
         if last and last > self._now:
             raise ValueError(f"last_run_at: found {last}, which is to come: a clock is wrong; ask again then")
         return entry
@@ -301,9 +298,8 @@ class _Import:
 
     def _define(self, found: RedBeatSchedulerEntry) -> Definition:
         when, last = found.schedule, found.last_run_at
-        options = dict(found.options) if isinstance(found.options, dict) else {}
-        if options != (found.options or {}):
-            raise ValueError(f"options: found {shown(found.options)}, expected an object")
+        options = found.options or {}
+        options = dict(expect("options", options, isinstance(options, dict), "an object"))
         once = options.pop("once", {})
         if isinstance(when, rrule):
             when = RRule(**{name: getattr(when, name) for name in RULE_FIELDS})

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from celery_once_beat.errors import DatabaseUnavailableError, RecordError, SettingError
 
 from .prune import prune
-from .statements import DATABASES, TABLE, Answer, Statements, Transaction, lacks_table, no_table
+from .statements import TABLE, Answer, Statements, Transaction, lacks_table, no_table
 
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
@@ -25,7 +25,9 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
     connection = session.connection() if isinstance(session, Session) else database
     if not isinstance(connection, Connection):
         _refuse(database)
-    statements = _statements_for(connection.dialect, schema)
+    dialect: Any = connection.dialect
+    table = f"{dialect.identifier_preparer.quote(schema)}.{TABLE}" if schema else TABLE
+    statements = _statements(dialect.name, table)
     if not connection.in_transaction():
         if not hasattr(connection, "commit"):  # SQLAlchemy 1.4's, which commits each statement
             raise _outside("a Connection without a transaction")
@@ -35,14 +37,6 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
     # A Session that is to live in a savepoint, as in a test suite, has its transaction there.
     lives_in_savepoint = getattr(session, "join_transaction_mode", None) == "create_savepoint"
     return _Transaction(connection, statements, schema, session if lives_in_savepoint else connection)
-
-
-def _statements_for(dialect: Any, schema: str | None) -> Statements:
-    """Return the SQL for a dialect; raises RecordError for a database that isn't supported."""
-    if dialect.name not in DATABASES:
-        raise RecordError(f"record: found {dialect.name}, expected one of {', '.join(DATABASES)}")
-    quote = dialect.identifier_preparer.quote
-    return _statements(dialect.name, f"{quote(schema)}.{TABLE}" if schema else TABLE)
 
 
 def prune_at(url: str, older_than: timedelta, schema: str | None) -> int:

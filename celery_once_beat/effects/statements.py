@@ -53,9 +53,14 @@ class Answer(NamedTuple):
 
 
 class Statements:
-    """The SQL for one database. ``mark`` writes a parameter, as the driver's layer wants it."""
+    """The SQL for one database; raises RecordError for one that isn't supported.
+
+    ``mark`` writes a parameter, as the driver's layer wants it.
+    """
 
     def __init__(self, database: str, table: str, mark: Callable[[str], str]) -> None:
+        if database not in DATABASES:
+            raise RecordError(f"record: found {database}, expected one of {', '.join(DATABASES)}")
         locks = database in ("mysql", "mariadb")
         names, values = ", ".join(Row._fields), ", ".join(map(mark, Row._fields))
         row = f"{table} ({names}) VALUES ({values})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,20 @@ class CalendarFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._periods: tuple[Period, ...] | None = None
 
+    @cached_property
     def periods(self) -> tuple[Period, ...]:
-        """Return its events; raises ScheduleError. The next call tries again."""
-        if self._periods is None:
-            try:
-                self._periods = _read(self.path)
-            except ImportError:
-                raise ScheduleError(
-                    f"excluding: {self.path} needs icalendar; pip install 'celery-once-beat[ics]'"
-                ) from None
-            except SettingError as exc:
-                raise ScheduleError(f"excluding: {self.path}: {exc}") from exc
-            except Exception as exc:  # no file, no right to read it, or whatever icalendar raises
-                raise ScheduleError(f"excluding: {self.path} can't be read: {shown(exc)}") from exc
-        return self._periods
+        """Its events; raises ScheduleError. Whoever asks next tries again."""
+        try:
+            return _read(self.path)
+        except ImportError:
+            raise ScheduleError(
+                f"excluding: {self.path} needs icalendar; pip install 'celery-once-beat[ics]'"
+            ) from None
+        except SettingError as exc:
+            raise ScheduleError(f"excluding: {self.path}: {exc}") from exc
+        except Exception as exc:  # no file, no right to read it, or whatever icalendar raises
+            raise ScheduleError(f"excluding: {self.path} can't be read: {shown(exc)}") from exc
 
 
 def _read(path: str) -> tuple[Period, ...]:

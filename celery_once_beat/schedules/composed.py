@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, timedelta, timezone, tzinfo
+from functools import cached_property
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -38,7 +39,7 @@ from .intervals import every
 from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
-from .periods import MOST_LEFT_OUT, LeftOut, Period, Periods
+from .periods import MOST_LEFT_OUT, Period, Periods
 from .rrule import HORIZON
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -247,7 +248,6 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         super().__init__((part,), zone)
         if self.zone is None:
             self.placed = False
-        self._periods: Periods | None = None
 
     def _below(self) -> Iterator[BaseSchedule]:
         yield from self.parts
@@ -261,7 +261,7 @@ class excluding(Composed):  # noqa: N801  # as its call reads
 
     def periods(self) -> tuple[Period, ...]:
         """Return the periods that are left out, those of files too; ScheduleError: a file can't be read."""
-        periods = (each.periods() if isinstance(each, CalendarFile) else (each,) for each in self._spans)
+        periods = (each.periods if isinstance(each, CalendarFile) else (each,) for each in self._spans)
         return tuple(chain.from_iterable(periods))
 
     def zones(self) -> Iterator[tzinfo | None]:
@@ -274,28 +274,27 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         reads = any(isinstance(each, CalendarFile) for each in self._spans)
         return f"{super().rule()} {self.periods()!r}" if reads else super().rule()
 
-    def _span(self, start: datetime) -> LeftOut | None:
-        if self._periods is None:
-            self._periods = Periods(self.periods(), self.zone or timezone.utc)
-        return self._periods.at(start)
+    @cached_property
+    def _left_out(self) -> Periods:
+        return Periods(self.periods(), self.zone or timezone.utc)
 
     def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
         """Return the schedule's next one. A span in which it is left out is passed over as a whole."""
         start = _candidate(self.parts[0], after, left_out=left_out)
-        span = None if start is None or left_out else self._span(start)
+        span = None if start is None or left_out else self._left_out.at(start)
         return start if span is None else _candidate(self.parts[0], span.end - _MICROSECOND, left_out=left_out)
 
     def allows(self, start: datetime) -> bool:
         """Whether the schedule starts then, and nothing leaves it out."""
         return (
-            self._span(start) is None
+            self._left_out.at(start) is None
             and _allows(self.parts[0], start)
             and not any(_allows(other, start) for other in self.others)
         )
 
     def why_not(self, start: datetime) -> str | None:
         """Say what leaves it out: the day and the name of a period, or a schedule."""
-        span = self._span(start)
+        span = self._left_out.at(start)
         if span is not None:
             there = start.replace(tzinfo=timezone.utc).astimezone(self.zone or timezone.utc)
             return f"{there.day} {there:%B}" + (f", {span.name}" if span.name else "")

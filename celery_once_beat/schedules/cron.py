@@ -75,11 +75,11 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
         super().__init__()
         self.line = _check_line(line)
         self.zone = None if tz is None else find_zone(tz)
-        self._meaning = _read(self.line)
+        self._times, self._repeats = _read(self.line)
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, by the fields and the wall clock's rule."""
-        return by_wall_clock(plain_zone(self.tz), after, self._meaning.times.first, repeats=self._meaning.repeats)
+        return by_wall_clock(plain_zone(self.tz), after, self._times.first, repeats=self._repeats)
 
     def in_zone(self, zone: tzinfo) -> cron:
         """Return it in its own zone, else in ``zone``."""
@@ -104,16 +104,9 @@ def _check_line(line: object) -> str:
     return " ".join(line.lower().split())
 
 
-class _Line(NamedTuple):
-    """What a line means."""
-
-    times: CronTimes
-    #: It starts whenever the clock shows a scheduled time.
-    repeats: bool
-
-
 @lru_cache(maxsize=4096)  # many have the same
-def _read(line: str) -> _Line:
+def _read(line: str) -> tuple[CronTimes, bool]:
+    """Return the times that a line means, and whether it starts whenever the clock shows one of them."""
     fields = _NICKNAMES.get(line, line).split(" ")
     if line.startswith("@") and line not in _NICKNAMES:
         raise wrong("cron", line, f"one of {', '.join(_NICKNAMES)}, or fields")
@@ -134,7 +127,7 @@ def _read(line: str) -> _Line:
     )
     if times.first(datetime(2000, 1, 1)) is None:
         raise SettingError("cron: found days of month that none of the months has, expected a date that occurs")
-    return _Line(times, every_hour(hours))
+    return times, every_hour(hours)
 
 
 def _days(of_month: str, of_week: str) -> Callable[[int, int, int], bool]:

@@ -27,9 +27,8 @@ _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_YEAR, _LAST_YEAR = 2, 9999
 _MOST_NAME = 200
-#: Periods, dates and schedules that one ``excluding`` leaves out.
+#: Periods, dates and schedules that one ``excluding`` leaves out, and starts that a repeated period does.
 MOST_LEFT_OUT = 10_000
-_MOST_WITHOUT = 10_000
 _RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
 #: The parts of a recurrence rule, RFC 5545, and our names for them.
 _PARTS = {
@@ -82,7 +81,7 @@ class Period:
                 raise SettingError(f"period: found {end} as end, expected one after {start}")
         if not isinstance(self.name, str) or len(self.name) > _MOST_NAME:
             raise SettingError(f"period: found the name {shown(self.name)}, expected up to {_MOST_NAME} characters")
-        if not isinstance(self.without, (tuple, list)) or len(self.without) > _MOST_WITHOUT:
+        if not isinstance(self.without, (tuple, list)) or len(self.without) > MOST_LEFT_OUT:
             raise SettingError(f"period: found without={shown(self.without)}, expected a tuple of starts")
         without = frozenset(_wall(_read("without", each)) for each in self.without)
         values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without)), "_without": without}

@@ -289,15 +289,14 @@ def _dateutil_weekday(text: str) -> weekday:
 
 def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rule as JSON has it, each rule in one form."""
-    number = _FREQS.index(freq) if freq in _FREQS else freq
-    if type(number) is not int or number not in range(len(_FREQS)):
-        raise ValueError(f"freq: found {shown(freq)}, expected one of {', '.join(_FREQS)}")
+    number: Any = _FREQS.index(freq) if freq in _FREQS else freq
+    expect("freq", freq, type(number) is int and number in range(len(_FREQS)), f"one of {', '.join(_FREQS)}")
     first = _instant("dtstart", dtstart)
     fields: dict[str, Any] = {"freq": _FREQS[number], "dtstart": first.isoformat()}
     rule = {name: value for name, value in rule.items() if value is not None}
-    unknown = next((name for name in rule if name not in RULE_FIELDS), None)
-    if unknown is not None:
-        raise ValueError(f"rrule: found the field {shown(unknown)}, expected {', '.join(RULE_FIELDS)}")
+    for name in rule:
+        if name not in RULE_FIELDS:
+            raise ValueError(f"rrule: found the field {shown(name)}, expected {', '.join(RULE_FIELDS)}")
     interval = whole_of(rule, "interval", _MOST_INTERVAL[number], 1)
     if interval != 1:
         fields["interval"] = interval
@@ -328,8 +327,7 @@ def _instant(name: str, value: object) -> datetime:
     except (ValueError, TypeError, AttributeError):  # no datetime, a naive one, a zone whose offset changes
         hint = "; a rule doesn't follow daylight saving, a crontab does" if getattr(value, "tzinfo", None) else ""
         raise ValueError(f"{name}: found {shown(value)}, expected {expected}{hint}") from None
-    if at.year == 1:
-        raise ValueError(f"{name}: found {shown(value)}, expected a later year")
+    expect(name, value, at.year > 1, "a later year")
     return at
 
 
@@ -346,9 +344,9 @@ def _all(value: Any) -> list[Any]:
 
 def _numbers(name: str, value: object, known: Collection[int]) -> list[int]:
     numbers = _all(value)
-    if not numbers or not all(type(number) is int and number in known for number in numbers):
-        but = "" if 0 in known or min(known) > 0 else ", but not 0"
-        raise ValueError(f"{name}: found {shown(value)}, expected whole numbers from {min(known)} to {max(known)}{but}")
+    fits = numbers and all(type(number) is int and number in known for number in numbers)
+    but = "" if 0 in known or min(known) > 0 else ", but not 0"
+    expect(name, value, fits, f"whole numbers from {min(known)} to {max(known)}{but}")
     return sorted(set(numbers))
 
 
@@ -356,9 +354,8 @@ def _weekdays(name: str, value: object, most: int) -> list[str]:
     """Return weekdays as texts like ``MO``, or with ``most`` up to 53 like ``2MO`` or ``-1FR``."""
     found = {_weekday(each) for each in _all(value)}
     numbers = [int(each[:-2] or 0) for each in found if each is not None]
-    if not found or None in found or any(abs(number) > most for number in numbers):
-        like = f", MO to SU or -{most}MO to {most}SU" if most else ", MO to SU"
-        raise ValueError(f"{name}: found {shown(value)}, expected weekdays{like}")
+    fits = found and None not in found and all(abs(number) <= most for number in numbers)
+    expect(name, value, fits, f"weekdays, MO to SU or -{most}MO to {most}SU" if most else "weekdays, MO to SU")
     return sorted(each for each in found if each is not None)
 
 
