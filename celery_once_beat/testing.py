@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
 from uuid import uuid4
@@ -288,7 +289,7 @@ def windows_between(
     """
     first, last = check_instant("since", since), check_instant("until", until)
     windows = [each.window(start) for each in _entries(app, entry) for start in _from_on(each.starts, first, last)]
-    return sorted(windows, key=_order)
+    return sorted(windows, key=attrgetter("start", "entry"))
 
 
 def windows_caught_up(
@@ -309,11 +310,7 @@ def windows_caught_up(
             if step.run:
                 windows.append(each.window(step.start))
             each.move(step.start)
-    return sorted(windows, key=_order)
-
-
-def _order(window: Window) -> tuple[datetime, str]:
-    return window.start, window.entry
+    return sorted(windows, key=attrgetter("start", "entry"))
 
 
 def _entries(app: Celery[Any], only: str | None) -> list[BeatEntry]:

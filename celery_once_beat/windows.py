@@ -213,22 +213,19 @@ def encode_headers(window: Window, sent_as: str | None = None) -> dict[str, str 
 
     ``sent_as`` is the task id of the message that they are for. None: any message.
     """
-    headers: dict[str, str | int] = {"once_entry": window.entry, "once_start": format_instant(window.start)}
-    if window.end is not None:
-        headers["once_end"] = format_instant(window.end)
-    headers["once_attempt"] = window.attempt
-    if window.tracked:
-        headers["once_tracked"] = 1
-    if window.keyed:
-        headers["once_keyed"] = 1
-    if window.lease is not None:
-        headers["once_lease"] = round(window.lease * 1000)
-    if window.limit is not None:
-        headers["once_limit"] = window.limit
-    if sent_as is not None:
-        headers["once_id"] = sent_as
-    headers["once_v"] = _VERSION
-    return headers
+    headers: dict[str, str | int | None] = {
+        "once_entry": window.entry,
+        "once_start": format_instant(window.start),
+        "once_end": None if window.end is None else format_instant(window.end),
+        "once_attempt": window.attempt,
+        "once_tracked": 1 if window.tracked else None,
+        "once_keyed": 1 if window.keyed else None,
+        "once_lease": None if window.lease is None else round(window.lease * 1000),
+        "once_limit": window.limit,
+        "once_id": sent_as,
+        "once_v": _VERSION,
+    }
+    return {name: value for name, value in headers.items() if value is not None}
 
 
 def with_window(headers: Mapping[str, Any] | None, window: Window, sent_as: str) -> dict[str, Any]:
