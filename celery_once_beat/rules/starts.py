@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -166,16 +167,18 @@ def _last_start(when: BaseSchedule, newest: datetime, until: datetime) -> dateti
             until = middle
 
 
+def _own_bases(cls: Any) -> Iterator[type]:
+    """The classes that come before the first whose rules are known, but for django-celery-beat's crontab."""
+    before = takewhile(lambda base: base not in _KINDS, cls.__mro__)
+    return (base for base in before if not is_tz_aware_crontab(base))
+
+
 @lru_cache(maxsize=256)
-def _kind(cls: Any) -> type:
+def _kind(cls: Any) -> Any:
     """Return the type, Celery's or ours, that decides when a `cls` is due; BaseSchedule if `cls` decides itself."""
-    for kind in _KINDS[:-1]:
-        if issubclass(cls, kind):
-            bases = cls.__mro__[: cls.__mro__.index(kind)]
-            rules = _RULES & vars(kind).keys()
-            own = any(rules & vars(base).keys() for base in bases if not is_tz_aware_crontab(base))
-            return BaseSchedule if own else kind
-    return BaseSchedule
+    kind = next((base for base in cls.__mro__ if base in _KINDS), BaseSchedule)
+    rules = _RULES & vars(kind).keys()
+    return BaseSchedule if any(rules & vars(base).keys() for base in _own_bases(cls)) else kind
 
 
 def is_polled(schedule: object) -> bool:
@@ -190,12 +193,7 @@ def is_polled(schedule: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _has_own_is_due(cls: Any) -> bool:
-    for base in cls.__mro__:
-        if base in _KINDS:
-            return False
-        if "is_due" in vars(base) and not is_tz_aware_crontab(base):
-            return True
-    return False
+    return any("is_due" in vars(base) for base in _own_bases(cls))
 
 
 #: Types, and whether their ``remaining_estimate`` has a clock of its own. Weak, since a base may make types as it goes.
