@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from preloaded import Forked, Preloaded
 from servers import FakeClock
@@ -307,26 +307,13 @@ class Processes:
         self._directory = directory
         self._preloaded = preloaded
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        name: str,
-        env: Mapping[str, str] | None = None,
-        faketime: float | str | None = None,
-        ready: str | None = None,
-        cwd: Path | str | None = None,
-        host: str = "",
-    ) -> Proc:
+    def start(self, command: Sequence[str], *, name: str, ready: str | None = None, **options: Any) -> Proc:
         """Any command; *ready* is the pattern of its log for :meth:`Proc.wait_ready`.
 
-        It works in *cwd*, or in the directory of its log, and takes *host* for its host's name.
+        *options*, as :class:`Proc` has them: it works in *cwd*, or in the directory of its log, and takes *host* for
+        its host's name.
         """
-        directory = self._new_directory(name)
-        proc = Proc(
-            command, name=name, directory=directory, env=env, faketime=faketime, cwd=cwd, host=host,
-            preloaded=self._preloaded,
-        )  # fmt: skip
+        proc = Proc(command, name=name, directory=self._new_directory(name), preloaded=self._preloaded, **options)
         self._live.append(proc)
         if ready is not None:
             proc._ready = re.compile(ready)
@@ -337,38 +324,36 @@ class Processes:
         app_module: str,
         *,
         name: str = "beat",
-        env: Mapping[str, str] | None = None,
         scheduler: str = "once",
         extra_args: Sequence[str] = (),
-        faketime: float | str | None = None,
         loglevel: str = "INFO",
         run_by: Sequence[str] = (),
+        **options: Any,
     ) -> Proc:
         """``celery beat`` for the app of *app_module*, in a directory of its own. Doesn't wait for it.
 
-        *faketime*: its wall clock is so many seconds (``7``, ``"+7s"``, ``"-5s"``) from the real one.
-        *run_by*: a command that is given this one.
+        *options* are :class:`Proc`'s. *faketime*: its wall clock is so many seconds (``7``, ``"+7s"``, ``"-5s"``) from
+        the real one. *run_by*: a command that is given this one.
         """
         command = [
             *run_by, sys.executable, "-m", "celery", "-A", app_module, "beat", "-S", scheduler, "-l", loglevel,
             "--pidfile=", *extra_args,
         ]  # fmt: skip
-        return self.start(command, name=name, env=env, faketime=faketime, ready=r"beat: Starting\.\.\.")
+        return self.start(command, name=name, ready=r"beat: Starting\.\.\.", **options)
 
     def start_worker(
         self,
         app_module: str,
         *,
         name: str = "worker",
-        env: Mapping[str, str] | None = None,
         pool: str = "prefork",
         concurrency: int = 2,
         extra_args: Sequence[str] = (),
         beat: bool = False,
         scheduler: str = "once",
-        faketime: float | str | None = None,
         loglevel: str = "INFO",
         run_by: Sequence[str] = (),
+        **options: Any,
     ) -> Proc:
         """``celery worker`` for the app of *app_module*; with *beat* it embeds one (``-B``). Doesn't wait."""
         command = [
@@ -378,7 +363,7 @@ class Processes:
         if beat:
             command += ["-B", "--scheduler", scheduler]
         command += extra_args
-        return self.start(command, name=name, env=env, faketime=faketime, ready=r" ready\.$")
+        return self.start(command, name=name, ready=r" ready\.$", **options)
 
     def end(self) -> None:
         """End every process that was started here; their logs stay. All are tried before an error is raised."""

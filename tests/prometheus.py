@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import yaml
 from needs import need
 from prometheus_client.parser import text_string_to_metric_families
-from servers import ServerError, _Server, free_port
+from servers import ServerError, _Server
 
 #: Minutes that a phase of a recording lasts: longer than any rule waits or looks back.
 PHASE = 40
@@ -47,14 +47,7 @@ class PrometheusServer(_Server):
     def start(cls, *targets: str) -> PrometheusServer:
         """A running server on a free port."""
         need("prometheus")
-        server = cls(targets)
-        try:
-            server.port = free_port()
-            server._launch()
-        except BaseException:
-            server.__exit__()
-            raise
-        return server
+        return cls(targets)._launched()
 
     def _launch(self) -> None:
         options = {

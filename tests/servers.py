@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 import redis
@@ -210,6 +210,20 @@ class _Server:
     def _launch(self) -> None:
         raise NotImplementedError
 
+    def _launched(self):
+        """Start it for the first time; what fails leaves nothing behind."""
+        try:
+            self._prepare()
+            self._launch()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _prepare(self) -> None:
+        """What is done once, before it starts."""
+        self.port = free_port()
+
     def stop(self) -> None:
         """End the server by SIGTERM, by force if that takes too long. Again: does nothing."""
         if self.alive:
@@ -290,23 +304,16 @@ class RedisServer(_Server):
         return f"<{self.binary.name} on port {self.port}>"
 
     @classmethod
-    def start(
-        cls,
-        binary: Path | str,
-        *,
-        args: Sequence[str] = (),
-        appendonly: bool = False,
-        faketime: float | str | None = None,
-    ) -> RedisServer:
+    def start(cls, binary: Path | str, *, faketime: float | str | None = None, **options: Any) -> RedisServer:
         """A running server on a free port.
 
-        *args* go to its command line and win over ours. With *appendonly* its data survives :meth:`kill` and
-        :meth:`restart`, otherwise both lose it. With *faketime* (seconds or ``"+7s"``; 0 is fine) its wall
-        clock can be moved by :meth:`set_clock_offset`; where that can't be, the test is left out.
+        *options* are ``args``, which go to its command line and win over ours, and ``appendonly``, with which its data
+        survives :meth:`kill` and :meth:`restart`; otherwise both lose it. With *faketime* (seconds or ``"+7s"``; 0 is
+        fine) its wall clock can be moved by :meth:`set_clock_offset`; where that can't be, the test is left out.
         """
         if faketime is not None and not _runs_under_faketime(Path(binary)):
             missing("libfaketime", f"doesn't work with {binary}")
-        server = cls(binary, args, appendonly, faketime)
+        server = cls(binary, faketime=faketime, **options)
         try:
             for attempt in range(3):
                 server.port = free_port()
@@ -377,11 +384,7 @@ class RedisServer(_Server):
         self.clock.set(seconds)
         deadline = time.monotonic() + 10
         with self.client() as client:
-            while True:
-                whole, micro = client.time()
-                off = whole + micro / 1e6 - time.time()
-                if abs(off - seconds) < 1:
-                    return
+            while abs((off := _seconds(client.time()) - time.time()) - seconds) >= 1:
                 if time.monotonic() > deadline:
                     raise ServerError(f"{self!r}: clock should differ by {seconds} s, differs by {off:.3f} s")
                 time.sleep(0.02)
@@ -397,6 +400,10 @@ class RedisServer(_Server):
         while (told := client.time())[0] * 1000 + told[1] // 1000 != expected:
             if time.monotonic() > deadline:
                 raise ServerError(f"{self!r}: its clock should stand at {at}, its TIME is {told}")
+
+
+def _seconds(told: tuple[int, int]) -> float:
+    return told[0] + told[1] / 1e6
 
 
 def keys_without_expiry(server: RedisServer, pattern: str = "once:*") -> list[str]:
@@ -459,14 +466,10 @@ class RabbitServer(_Server):
     @classmethod
     def start(cls, script: Path | str | None = None) -> RabbitServer:
         """A running node on free ports; returns once AMQP answers. *script*: where it isn't the machine's own."""
-        server = cls(script or need("rabbitmq-server"))
-        server.port, server._dist_port, server._epmd_port = free_port(), free_port(), free_port()
-        try:
-            server._launch()
-        except BaseException:
-            server.__exit__()
-            raise
-        return server
+        return cls(script or need("rabbitmq-server"))._launched()
+
+    def _prepare(self) -> None:
+        self.port, self._dist_port, self._epmd_port = free_port(), free_port(), free_port()
 
     def _launch(self) -> None:
         home = self.directory
@@ -573,15 +576,7 @@ class _DatabaseServer(_Server):
     @classmethod
     def start(cls, programs: Path | None = None):
         """A running server on a free port. *programs*: where they are, if not where the machine has its own."""
-        server = cls(programs or need(cls.name))
-        try:
-            server._make_data()
-            server.port = free_port()
-            server._launch()
-        except BaseException:
-            server.__exit__()
-            raise
-        return server
+        return cls(programs or need(cls.name))._launched()
 
     @property
     def _data(self) -> Path:
@@ -592,13 +587,14 @@ class _DatabaseServer(_Server):
         """A folder of its own for temporary files: a MariaDB that starts deletes those of others."""
         return {**os.environ, "TMPDIR": str(self.directory)}
 
-    def _make_data(self) -> None:
+    def _prepare(self) -> None:
         done = subprocess.run(
             self._data_command(), cwd=self.directory, env=self._environment, capture_output=True, text=True,
             check=False, timeout=120, **self._as_user,
         )  # fmt: skip
         if done.returncode:
             raise ServerError(f"{self.name}: {done.stdout}{done.stderr}")
+        super()._prepare()
 
     def _data_command(self) -> Sequence[str | Path]:
         raise NotImplementedError

@@ -170,24 +170,6 @@ def test_who_waits_under_a_fake_clock_does_not_spin(procs: Processes):
 # ------------------------------------------------------------------------------------------------- processes
 
 
-@pytest.mark.long
-def test_beat_and_worker_run(procs: Processes, env: dict[str, str], ledger: Ledger):
-    """A stock beat and a worker fill the ledger; both end by SIGTERM with status 0 and leave no process."""
-    worker = procs.start_worker("apps.stock", env=env, name="one")
-    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    beat.wait_ready()
-    worker.wait_ready()
-    assert worker.pid in worker.members()
-    assert len(worker.children()) == 2
-    wait_until(lambda: len(ledger.finished()) >= 2, "two windows finished", timeout=60)
-    assert {event["host"].partition("@")[0] for event in ledger.read("start")} == {"one"}
-    worker.wait_log(r"Task stock\.record\[\S+\] succeeded")
-    assert (beat.stop(), worker.stop()) == (0, 0)
-    assert not beat.members()
-    assert not worker.members()
-    assert ledger.unfinished() == []
-
-
 def test_two_stock_beats_double_windows(procs: Processes, env: dict[str, str], ledger: Ledger):
     """The check can fail: two stock beats with one schedule run windows twice, and the ledger says so."""
     procs.start_worker("apps.stock", env=env)
@@ -195,34 +177,6 @@ def test_two_stock_beats_double_windows(procs: Processes, env: dict[str, str], l
         procs.start_beat("apps.stock", env=env, scheduler=STOCK, name=name)
     doubled = wait_until(ledger.finished_twice, "stock beats doubled a window", timeout=60)
     assert ledger.summary()[doubled[0]].finishes >= 2
-
-
-@pytest.mark.long
-def test_paused_processes_stand_still(procs: Processes, env: dict[str, str], ledger: Ledger):
-    """A paused beat, or a paused worker with its pool, does nothing until it goes on."""
-    worker = procs.start_worker("apps.stock", env=env)
-    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    wait_until(ledger.finished, "a window finished", timeout=60)
-
-    beat.pause()
-    assert beat.alive
-    assert set(beat.members().values()) == {"T"}
-    published = len(ledger.read("publish"))
-    begun = time.monotonic()
-    wait_until(lambda: time.monotonic() - begun > 2, "two intervals to pass", timeout=10)
-    assert len(ledger.read("publish")) == published
-    beat.resume()
-    wait_until(lambda: len(ledger.read("publish")) > published, "the resumed beat to publish", timeout=60)
-
-    worker.pause()
-    assert set(worker.members().values()) == {"T"}
-    assert len(worker.members()) == 3
-    started = len(ledger.read("start"))
-    published = len(ledger.read("publish"))
-    wait_until(lambda: len(ledger.read("publish")) >= published + 2, "beat to go on", timeout=60)
-    assert len(ledger.read("start")) == started
-    worker.resume()
-    wait_until(lambda: len(ledger.read("start")) > started, "the resumed worker to go on", timeout=60)
 
 
 def test_killed_worker_leaves_nothing(procs: Processes, env: dict[str, str], ledger: Ledger):
@@ -335,16 +289,6 @@ def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: L
     beat.set_clock_offset(7200)
     wait_until(lambda: 120 in offsets(), "a window two hours ahead", timeout=60)
     assert set(offsets()) == {60, 120}
-
-
-@pytest.mark.xdist_group("rabbitmq")
-@pytest.mark.long
-def test_rabbitmq_broker(procs: Processes, rabbit_url: str, ledger: Ledger, tmp_path: Path):
-    """The session's RabbitMQ carries the messages of a beat to a worker."""
-    env = {"BROKER_URL": rabbit_url, "LEDGER": str(ledger.path), "QUEUE": "harness"}
-    procs.start_worker("apps.stock", env=env, pool="solo")
-    procs.start_beat("apps.stock", env=env, scheduler=STOCK)
-    wait_until(ledger.finished, "a window finished", timeout=60)
 
 
 # ------------------------------------------------------------------------------------------ a bare machine
