@@ -365,6 +365,7 @@ class Episode:
         until = kernel.now + round(self.bound() * SECOND)
         while kernel.now < until and self._owes():
             kernel.run(min(kernel.now + SECOND, until))
+        kernel.run(kernel.now + round(self._told_late() * SECOND))  # who is to be told of what ended last is told
 
     def _wake(self, faults: Faults) -> None:
         """An hour later: who slept goes on, beside others that have just been started."""
@@ -402,13 +403,17 @@ class Episode:
             limits=once.get("limits", {}),
             # A place outlives its lease; docs/alerts.md: the next look, or after publish_timeout another beat.
             place_late=1.5 * once["lease"] + 1.0 + once["recovery_interval"] + 1.0,
-            told_late=once["recovery_interval"] + once["publish_timeout"] + 1.0,
+            told_late=self._told_late(),
             beats=beats, workers=[place for places in workers for place in places],
             concurrency=1 if settings["prefork"] else settings["children"], longest=LONGEST, step=STEP, renew_noise=0.1,
             received=True,
         )  # fmt: skip
         for place in (*beats[-2:], *workers[-2], *workers[-1]):
             self.world.not_yet(place)
+
+    def _told_late(self) -> float:
+        once = self.plan.settings["once"]
+        return float(once["recovery_interval"] + once["publish_timeout"] + 1.0)
 
     def _owes(self) -> bool:
         self.kernel.set_server_clock()
