@@ -29,6 +29,7 @@ import pytest
 import redis
 from servers import RedisServer
 
+TESTS = Path(__file__).parent.parent
 #: How the last test is called.
 LAST = "the last test"
 #: A mutant has so many times as long as its tests take, and some seconds more.
@@ -204,7 +205,9 @@ class Trial:
         if not command:
             return "survived"
         try:
-            ended = subprocess.run(command, timeout=MORE * PATIENCE, capture_output=True, text=True, check=False)
+            ended = subprocess.run(
+                command, cwd=TESTS, timeout=MORE * PATIENCE, capture_output=True, text=True, check=False
+            )
         except subprocess.TimeoutExpired:
             return "timeout"
         if ended.returncode and not re.search(r"^seed ", ended.stdout, re.MULTILINE):
