@@ -23,7 +23,7 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.change_read": ("after", ("store.Store.definitions",)),
-    "beat.change_in_force": ("after", ("beat.entries.Entries.put_in",)),
+    "beat.change_in_force": ("after", ("beat.defined.Defined._read_chunk",)),
     "beat.telling": ("after", ("store.Store.take_alerts",)),
     "beat.before_told": ("before", ("store.Store.alerted",)),
     "beat.told": ("after", ("store.Store.alerted",)),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from .broker import broadcast_entries
 from .defined import Defined, make_defined
-from .entries import BeatEntry, Entries
+from .entries import Entries
+from .entry import BeatEntry
 from .guard import guard
 from .reasons import why_late
 from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
+from .sources import Changes
 
 __all__ = (
     "CURSOR_AHEAD",
     "BeatEntry",
+    "Changes",
     "Defined",
     "Entries",
     "LoadedSchedule",

@@ -26,7 +26,8 @@ from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Alert, EntrySeen, Lookup, Order, Published, Store
 from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
-from .entries import BeatEntry, Entries
+from .entries import Entries
+from .entry import BeatEntry
 from .guard import guard
 from .reasons import end_words, how_ended, why_late
 from .server_clock import ServerClock

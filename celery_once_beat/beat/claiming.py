@@ -39,7 +39,8 @@ from celery_once_beat.store import (
 )
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
-from .entries import BeatEntry, Entries
+from .entries import Entries
+from .entry import BeatEntry
 from .garbage import uncollected
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
@@ -112,7 +113,7 @@ class Claiming:
 
     def unload_entries(self, entries: Iterable[BeatEntry]) -> None:
         """Note that entries have left the schedule: :meth:`load` tells the store."""
-        self.unload({entry.name: entry.fingerprint for entry in entries if entry.loaded_at and not entry.stored})
+        self.unload({entry.name: entry.fingerprint for entry in entries if entry.progress.loaded_at})
 
     def unload(self, entries: Mapping[str, str]) -> None:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""

@@ -29,9 +29,12 @@ from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some
 
-from .entries import BeatEntry, Earlier, Entries
+from .entries import Entries
+from .entry import BeatEntry
 from .garbage import uncollected
 from .guard import guard
+from .sources import Changes
+from .timetable import Earlier
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -98,18 +101,19 @@ def make_defined(
     if replaced and not replaced[0].replaced:
         del replaced[0]  # the first one may count from before it was set: from where another scheduler stopped
     # So may the present one: the others end there.
-    entry.set_earlier(
-        [Earlier(min(change.at, known.since), partial(make_earlier, change.replaced)) for change in replaced]
-    )
+    entry.timetable.earlier = [
+        Earlier(min(change.at, known.since), partial(make_earlier, change.replaced)) for change in replaced
+    ]
     return entry
 
 
 class Defined:
-    """The entries of one beat that were set at run time."""
+    """Reads the entries that were set at run time, the source ``Entries.defined``."""
 
     def __init__(self, store: Store, entries: Entries, app: Celery) -> None:
         self._store = store
         self._entries = entries
+        self._source = entries.defined
         self._app = app
         #: For each shard the number of the last change that is known; 0: the shard is read anew.
         self._numbers = [0] * SHARDS
@@ -119,8 +123,6 @@ class Defined:
         self._anew_at = [-math.inf] * SHARDS
         #: What has changed and isn't read yet.
         self._to_read: dict[str, None] = {}
-        #: Name, or shard, → why it can't be read, as it was logged.
-        self._wrong: dict[str, str] = {}
         #: All has been read once.
         self._begun = False
 
@@ -155,9 +157,9 @@ class Defined:
         for shard, names in enumerate(found):
             if isinstance(names, OnceError):
                 if not isinstance(names, StoreUnavailableError):  # the sweep says that
-                    self._log_wrong(f"shard {shard}", str(names))
+                    self._source.leave_out(f"shard {shard}", str(names))
                 continue
-            self._readable(f"shard {shard}")
+            self._source.wrong.pop(f"shard {shard}", None)
             readable[shard] = names
         self._note(asked, readable)
         self.read()
@@ -220,8 +222,8 @@ class Defined:
         if known.pop(name, None) is None:
             return
         self._to_read.pop(name, None)
-        self._readable(name)
-        self._entries.take_out(name)
+        self._source.wrong.pop(name, None)
+        self._entries.put_in(self._source, Changes(gone=[name]))
         if not lost:
             logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
 
@@ -244,30 +246,32 @@ class Defined:
         found = self._store.definitions(names)
         changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
         changes = dict(zip(changed, self._store.changes(changed) if changed else (), strict=True))
-        made, lost = [], []
+        made: list[BeatEntry] = []
+        gone: list[str] = []
+        lost: list[str] = []
         away: StoreUnavailableError | None = None
         for name, known in zip(names, found, strict=True):
             del self._to_read[name]
             its_changes = changes.get(name, [])
-            gone = next((each for each in (known, its_changes) if isinstance(each, StoreUnavailableError)), None)
-            if gone is not None:
-                self._to_read[name], away = None, gone
+            silent = next((each for each in (known, its_changes) if isinstance(each, StoreUnavailableError)), None)
+            if silent is not None:
+                self._to_read[name], away = None, silent
                 continue
-            with guard(partial(self._leave_out, name)):
-                if known is None:
-                    self._entries.take_out(name)
-                    lost.append(name)
-                elif isinstance(known, StoredDefinition) and known.deleted:
-                    self._entries.take_out(name)  # a sweep will say so
-                else:
-                    made.append(self._make(raised(known), raised(its_changes)))
-        self._entries.put_in(made)
+            gone.append(name)
+            if known is None:
+                lost.append(name)
+            elif not (isinstance(known, StoredDefinition) and known.deleted):  # else a sweep will say so
+                with guard(partial(self._source.leave_out, name)):
+                    made += self._make(raised(known), raised(its_changes))
+                    gone.pop()
+        self._entries.put_in(self._source, Changes(made, gone))
         self._log_lost(lost)
         return away
 
-    def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> BeatEntry:
-        entry = make_defined(self._entries, self._app, known, changes)
-        self._readable(known.name)
+    def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> list[BeatEntry]:
+        """Return the entry of a definition; none where that is in force already."""
+        entry, old = make_defined(self._entries, self._app, known, changes), self._source.entries.get(known.name)
+        self._source.wrong.pop(known.name, None)
         if self._begun:
             logger.info(
                 "once: schedule %r is read, version %d, by %r: its windows count from %s",
@@ -277,7 +281,13 @@ class Defined:
                 format_instant(known.since),
                 extra=about("schedule_read", entry=known.name, start=format_instant(known.since)),
             )
-        return entry
+        if old is None:
+            return [entry]
+        if old.definition == entry.definition:  # it was paused, say
+            self._entries.wake_up(known.name)
+            return []
+        entry.copy_progress_from(old)
+        return [entry]
 
     def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
         """Look up names that this beat's schedule doesn't have, and whose windows are overdue.
@@ -297,22 +307,8 @@ class Defined:
                 continue
             if isinstance(changes, StoreUnavailableError):
                 raise changes
-            with guard(partial(self._log_wrong, each.name)):
+            with guard(partial(self._source.leave_out, each.name)):
                 deleted[each.name] = make_defined(self._entries, self._app, each, raised(changes))
             if each.name not in deleted:
                 there.add(each.name)
         return deleted, there
-
-    def _readable(self, name: str) -> None:
-        if self._wrong.pop(name, None) is not None:
-            self._entries.wrong_stored.pop(name, None)
-
-    def _leave_out(self, name: str, why: str) -> None:
-        self._entries.take_out(name)
-        self._log_wrong(name, why)
-
-    def _log_wrong(self, name: str, why: str) -> None:
-        """Log a lasting trouble once."""
-        if self._wrong.get(name) != why:
-            self._wrong[name] = self._entries.wrong_stored[name] = why
-            logger.error("once: schedule %r is left out: %s", name, why, extra=about("schedule_unreadable", entry=name))

@@ -41,7 +41,7 @@ from celery_once_beat.windows import Window, WindowKey, format_instant, task_id,
 from celery_once_beat.wording import shown
 
 from . import broker
-from .entries import BeatEntry
+from .entry import BeatEntry
 from .guard import guard
 from .outgoing import OutgoingMessages
 from .results import Results
@@ -327,7 +327,7 @@ class Publishing(Scheduler):
         if published == Published.UNSURE and not self._broker_down:
             job.entry.count_refusal(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
         else:
-            job.entry.clear_refusals()
+            job.entry.refused = None
         self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
             self._warn_of_lost(outgoing, job, window)

@@ -31,7 +31,8 @@ from celery_once_beat.store import (
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 from .defined import Defined
-from .entries import BeatEntry, Entries
+from .entries import Entries
+from .entry import BeatEntry
 from .publishing import Job
 from .server_clock import ServerClock
 
@@ -223,9 +224,9 @@ class Recovery:
         oldest: dict[str, WindowKey] = {}
         for key in overdue:
             entry = self._entries.get(key.entry)
-            if entry is None or not entry.refusals:
+            if entry is None or entry.refused is None:
                 yield key
-            elif now >= entry.refused_until:
+            elif now >= entry.refused.until:
                 oldest[key.entry] = min(key, oldest.get(key.entry, key), key=lambda window: window.start)
         yield from oldest.values()
 

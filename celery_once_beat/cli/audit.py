@@ -56,8 +56,8 @@ def _judge(listed: Listed) -> dict[str, Any]:
         return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
         claimed = sum(account.counts.values()) + account.owed
-        defined = claimed if entry.polled else entry.count(account.since, account.cursor)
-        excluded = sum(1 for _ in islice(entry.left_out(account.since, account.cursor), _MOST_EXCLUDED))
+        defined = claimed if entry.timetable.polled else entry.timetable.count(account.since, account.cursor)
+        excluded = sum(1 for _ in islice(entry.timetable.left_out(account.since, account.cursor), _MOST_EXCLUDED))
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be read", "why": str(exc)}
     result = Balance(name, defined, dict(account.counts), account.owed)

@@ -225,7 +225,7 @@ def _next_line(start: datetime, name: str, there: datetime, note: str) -> list[s
 def _left_out(entries: Sequence[BeatEntry], after: datetime, until: datetime) -> Iterator[tuple[datetime, str, str]]:
     """Yield what schedules leave out: start, entry and why."""
     for entry in entries:
-        starts = islice(entry.left_out(after, until), _MOST_LEFT_OUT)
+        starts = islice(entry.timetable.left_out(after, until), _MOST_LEFT_OUT)
         yield from _joined(entry.name, ((start, f"excluded: {why}") for start, why in starts), _MOST_LEFT_OUT)
 
 

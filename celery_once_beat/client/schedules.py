@@ -15,7 +15,7 @@ from celery import Celery, Task
 from celery.schedules import BaseSchedule
 from celery.utils.log import get_logger
 
-from celery_once_beat.beat import BeatEntry, Entries, LoadedSchedule, make_defined
+from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule, make_defined
 from celery_once_beat.errors import (
     OnceError,
     ScheduleError,
@@ -303,7 +303,7 @@ class Schedules:
     def status(self, name: str) -> EntryStatus:
         """Return how a schedule stands: its last window and the next, what is open, and what to look at."""
         entries = self._entries()
-        entries.put_in([self._entry(name, entries)])
+        entries.put_in(entries.defined, Changes([self._entry(name, entries)]))
         overview = self._lookup.overview([name])
         report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
         return builtins.next(entry for entry in report.entries if entry.entry == name)

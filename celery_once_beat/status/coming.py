@@ -40,7 +40,7 @@ def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
 def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
     """Return the newest start up to ``now`` (aware UTC), by the definition of its time; None where there is none."""
     start = _newest_by(entry, now)
-    for old in reversed(entry.earlier):
+    for old in reversed(entry.timetable.earlier):
         if start is not None and start > old.until:
             break
         start = None if old.entry is None else _newest_by(old.entry, min(now, old.until))
@@ -48,7 +48,7 @@ def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
 
 
 def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
-    if entry.polled:
+    if entry.timetable.polled:
         return None
     start = latest_start(entry.when, until - entry.offset, anchor=entry.policy.anchor)
     return None if start is None else start + entry.offset

@@ -435,7 +435,7 @@ def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
     known = _counted(seen, now)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
-        entry.set_since(account.since if account and entry.is_in_force(account.fingerprint) else None)
+        entry.progress.since = account.since if account and entry.is_in_force(account.fingerprint) else None
         known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
         listed.name,

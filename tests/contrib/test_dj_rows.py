@@ -21,7 +21,7 @@ from processes import environ, wait_until
 from shops import ONCE, Orm, Shop
 
 from celery_once_beat import OnceTask
-from celery_once_beat.beat.entries import BeatEntry, Entries
+from celery_once_beat.beat import BeatEntry, Entries
 from celery_once_beat.errors import SettingError
 from celery_once_beat.rules.starts import next_start, starts_after
 from celery_once_beat.schedules import describe

@@ -77,7 +77,7 @@ class Beat:
         self.schedule = {entry.name: entry for entry in entries}
         self.rows.refresh(self.schedule)
         for row in self.rows.unloaded():
-            row.known = known
+            row.progress.known = known
         self.claiming.load(["beat-1", "beat-2"])
 
     def claim(self, minutes: float) -> Claims:

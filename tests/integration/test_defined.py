@@ -220,14 +220,14 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
     times = [now - ago * 3, now - ago * 2, now - ago, now]
     changes = [type(each)(**{**vars(each), "at": at}) for each, at in zip(reversed(records), times, strict=True)]  # type: ignore[arg-type]
     entry = make_defined(reader.entries, APP, known, changes[::-1])  # type: ignore[arg-type]
-    assert [each.until for each in entry.earlier] == times[1:]
+    assert [each.until for each in entry.timetable.earlier] == times[1:]
     starts = list(entry.starts(times[0] - ago, now + ago))
     for start in starts:
         step = 10 if start <= times[1] else 7 if start <= times[3] else 5
         assert start.timestamp() % step == 0
         assert entry.by(start).source.schedule.run_every.total_seconds() == step
         assert not times[1] < start <= times[2]
-    assert entry.count(times[0] - ago, now + ago) == len(starts)
+    assert entry.timetable.count(times[0] - ago, now + ago) == len(starts)
     assert len(starts) == pytest.approx(20 + 0 + 100 / 7 + 100 / 5, abs=3)
 
 
@@ -269,13 +269,13 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     for _ in range(3):
         defined.sweep()
     assert [entry.name for entry in entries] == ["right"]
-    assert entries.wrong_stored.keys() == wrong.keys()
+    assert entries.wrong.keys() == wrong.keys()
     for name in wrong:
         assert caplog.text.count(f"schedule '{name}' is left out") == 1
     reader.store.set_definition("case", json.dumps(interval))
     defined.sweep()
     assert sorted(entry.name for entry in entries) == ["case", "right"]
-    assert "which has ['proj.*']" in entries.wrong_stored["on_failure"]
+    assert "which has ['proj.*']" in entries.wrong["on_failure"]
     Definition.of("proj.a", 60).check("right", settings)
     with pytest.raises(SettingError, match="once_beat_runtime_tasks"):
         Definition.of("other.a", 60).check("wrong", settings)

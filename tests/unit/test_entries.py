@@ -17,7 +17,9 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 
-from celery_once_beat.beat.entries import RETRY_AFTER, BeatEntry, Earlier, Entries
+from celery_once_beat.beat.entries import RETRY_AFTER, Entries
+from celery_once_beat.beat.entry import BeatEntry
+from celery_once_beat.beat.timetable import Earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
@@ -37,7 +39,7 @@ TASKS = {"proj.task": TASK}
 @pytest.fixture(autouse=True)
 def in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is due is looked for at once, however busy the machine is."""
-    monkeypatch.setattr("celery_once_beat.beat.entries._SLICE", 3600.0)
+    monkeypatch.setattr("celery_once_beat.beat.plan._SLICE", 3600.0)
 
 
 class Broken(BaseSchedule):
@@ -224,7 +226,7 @@ def test_after_a_restart_every_row_is_loaded_anew_with_what_was_known() -> None:
     rows = loaded(rows_of(many(3)))
     rows.restart()
     assert len(rows.unloaded()) == 3
-    assert {row.known for row in rows.unloaded()} == {NOW}
+    assert {row.progress.known for row in rows.unloaded()} == {NOW}
     assert rows.due(NOW + 999 * MINUTE, 10) == []
 
 
@@ -262,7 +264,7 @@ def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
     assert row not in rows.unloaded()
     rows.wake(steady() + 5)
     assert rows.unloaded() == [row]
-    assert row.known == NOW
+    assert row.progress.known == NOW
 
 
 def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -381,10 +383,10 @@ def test_a_changed_definition_is_loaded_as_a_new_one() -> None:
     rows = loaded(rows_of({"a": entry(60.0)}))
     old = rows.get("a")
     assert old is not None
-    old.loaded_at = 5
+    old.progress.loaded_at = 5
     rows.refresh({"a": entry(90.0)})
     (row,) = rows.unloaded()
-    assert (row.cursor, row.known, row.loaded_at) == (None, None, 0)
+    assert (row.cursor, row.progress.known, row.progress.loaded_at) == (None, None, 0)
     assert row.fingerprint != old.fingerprint
     assert rows.due(NOW + 999 * MINUTE, 10) == []
 
@@ -394,10 +396,10 @@ def test_changed_limits_are_loaded_under_the_same_definition() -> None:
     rows = loaded(rows_of({"a": entry()}))
     old = rows.get("a")
     assert old is not None
-    old.loaded_at = 5
+    old.progress.loaded_at = 5
     rows.refresh({"a": entry(once={"max_attempts": 9})})
     (row,) = rows.unloaded()
-    assert (row.cursor, row.known, row.loaded_at) == (None, NOW, 5)
+    assert (row.cursor, row.progress.known, row.progress.loaded_at) == (None, NOW, 5)
     assert row.fingerprint == old.fingerprint
     assert row.policy.max_attempts == 9
 
@@ -453,7 +455,7 @@ def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
     rows = rows_of({"a": one_off})
     (row,) = rows.unloaded()
     assert row.after(NOW + MINUTE) == NOW + 2 * MINUTE
-    row.since = NOW
+    row.progress.since = NOW
     rows.advance(row, NOW)
     assert rows.due(NOW + 9 * MINUTE, 10) == [row]
     step = row.step(NOW + 9 * MINUTE)
@@ -590,7 +592,7 @@ class Counted(schedule):
 @pytest.mark.parametrize("catch_up", ["latest", "all"])
 def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, catch_up: str) -> None:
     """In slices, between which others have their turn; also where another beat claims a window meanwhile."""
-    monkeypatch.setattr("celery_once_beat.beat.entries._SLICE", 0.0)  # one start at a time
+    monkeypatch.setattr("celery_once_beat.beat.plan._SLICE", 0.0)  # one start at a time
     when, number = Counted(1, app=APP), 500
     rows = loaded(rows_of({"a": entry(when, once={"catch_up": catch_up, "max_catch_up": 10**6})}))
     now = NOW + number * SECOND
@@ -635,7 +637,7 @@ def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:
     day = 86_400.0
     table = {"minute": entry(60.0), "week": entry(7 * day), "half a year": entry(182 * day)}
     rows = rows_of(table)
-    found = {name: rows.get(name).ttl(NOW) / day for name in table}  # type: ignore[union-attr]
+    found = {name: rows.get(name).timetable.ttl(NOW) / day for name in table}  # type: ignore[union-attr]
     assert found["minute"] == found["week"] == 30
     assert found["half a year"] >= 3 * 182
 
@@ -645,7 +647,7 @@ def test_the_life_of_a_broken_entry_is_known_too() -> None:
     rows = rows_of({"a": entry(Broken(app=APP))})
     row = rows.get("a")
     assert row is not None
-    assert row.ttl(NOW) == 30 * 86_400
+    assert row.timetable.ttl(NOW) == 30 * 86_400
 
 
 def test_rows_that_are_loaded_anew_are_due_once() -> None:
@@ -799,7 +801,7 @@ class Polled(schedule):
 
 def polled(*answers: Any, cursor: datetime = NOW, since: datetime = NOW) -> BeatEntry:
     found = Entries("beat", SETTINGS, TASKS).make("e", entry(Polled(*answers)))
-    found.set_since(since)
+    found.progress.since = since
     found.move(cursor)
     return found
 
@@ -890,7 +892,7 @@ def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFi
     """The one that took its place goes on, and the log says once that windows of its time don't run."""
     old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
     (row,) = rows
-    row.set_earlier([Earlier(NOW + MINUTE, lambda: old)])
+    row.timetable.earlier = [Earlier(NOW + MINUTE, lambda: old)]
     loaded(rows)
     assert row.next == NOW + 2 * MINUTE
     rows.reload("e")

@@ -234,7 +234,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 reason = f"it was named {old!r}: it goes on when every beat knows"
                 self.entries.rest(entry, reason, action="entry_renamed", level=logging.INFO)
             elif seen.cursor is not None:
-                entry.pause = seen.pause
+                entry.progress.pause = seen.pause
                 if entry.counts_from is None:
                     came_at = entry.came_at or entry.source.edited_at
                     entry.set_first_seen(max(came_at, seen.cursor), entry.absent_at)

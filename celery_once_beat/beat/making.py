@@ -1,0 +1,197 @@
+"""Makes entries of what sources say, checked against this app's settings and tasks, and describes them to readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import timezone
+from types import SimpleNamespace
+from typing import Any
+
+from celery.schedules import crontab
+
+from celery_once_beat.errors import SettingError
+from celery_once_beat.rules import ALERT_OPTIONS, EntryPolicy, Timing, fingerprint, spread_offset, zone_name, zone_rules
+from celery_once_beat.schedules import LoadedDefinition, cron
+from celery_once_beat.settings import Settings
+from celery_once_beat.wording import shown, why_no_task
+
+from .entry import BeatEntry, placed
+from .guard import guard
+from .timetable import Timetable
+
+_MAX_NAME = 64 * 1024
+#: The options that say to which queue a message goes.
+_ROUTED_BY = ("queue", "exchange", "routing_key")
+#: Most texts that are kept of what readers are shown.
+_MOST_SUMMARIES = 1024
+
+
+class Making:
+    """Makes the entries of one app."""
+
+    def __init__(
+        self,
+        beat: str,
+        settings: Settings,
+        tasks: Mapping[str, Any],
+        *,
+        eager: bool = False,
+        queue_of: Callable[[str, Mapping[str, Any]], str | None] = lambda _task, _options: None,
+    ) -> None:
+        #: '' for who only looks.
+        self._beat = beat
+        #: The app's.
+        self.settings = settings
+        self._tasks = tasks
+        #: Under ``task_always_eager`` the body runs in beat, and no worker closes its window.
+        self._eager = eager
+        #: Returns the queue of a task's messages, by its name and the entry's options.
+        self._queue_of = queue_of
+        #: What it said, by what it was asked.
+        self._queues: dict[tuple[str, ...], str | None] = {}
+        #: What readers are shown of entries, by all that it says: many say the same.
+        self._summaries: dict[tuple[object, ...], str] = {}
+
+    def make(self, name: str, source: Any, stored_fingerprint: str = "") -> BeatEntry:
+        """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise.
+
+        ``stored_fingerprint`` is that of an entry that was set at run time, as the store has it.
+        """
+        if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
+            raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
+        why = why_no_task(source.task)
+        if why:
+            raise SettingError(why)
+        name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
+        task: Any = self._tasks.get(source.task)
+        closes_windows = getattr(task, "once_closes_windows", False)
+        if closes_windows:
+            task.check_scheduled()
+        options = source.options or {}
+        timing = Timing.of(name, options, task, getattr(getattr(source, "app", None), "timezone", timezone.utc))
+        is_cron = isinstance(source.schedule, (crontab, cron))
+        policy = EntryPolicy.of(name, options.get("once"), task, self.settings, cron=is_cron)
+        tracked = policy.tracked
+        if tracked is None:
+            tracked = closes_windows and not self._eager
+        if not tracked and (self._beat or task is not None or policy.tracked is False):
+            _refuse_untracked(name, source, policy)
+        when = placed(source, policy)
+        mark = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
+        one_off = bool(getattr(source.schedule, "one_off", False))
+        timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
+        return BeatEntry(
+            name, source, policy, mark + zone_rules(when), tracked, timing, timetable, stored=bool(stored_fingerprint)
+        )
+
+    def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
+        """Return the entry ``name`` as a beat has loaded it, by what that said; ``known`` is its fingerprint.
+
+        For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
+        """
+        once = {name: getattr(definition, name) for name in ("anchor", "tz", "spread", "tracked")}
+        if definition.lease is not None:
+            once["lease"] = definition.lease
+        options: dict[str, Any] = {"once": once, "queue": definition.queue}
+        if definition.countdown is not None:
+            options["countdown"] = definition.countdown
+        source = SimpleNamespace(task=definition.task, schedule=definition.schedule, options=options)
+        made = replace(self.make(name, source), fingerprint=known)
+        made.timetable.one_off = definition.one_off
+        return made
+
+    def adopt(self, entry: BeatEntry, source: Any) -> bool:
+        """Use ``source`` from now on, since a base may make a new one at each access.
+
+        Returns False if its definition is another.
+        Options aren't compared: a value in them may be of the moment, or have no equality.
+        """
+        if entry.stored or source is entry.source:  # no base has one that is stored
+            return True
+        if source is None:
+            return False
+        new = self.make(entry.name, source)
+        if new.timing.countdown == entry.timing.countdown:
+            entry.timing = new.timing  # eta and expires are often of the moment
+        if new.definition != entry.definition:
+            return False
+        entry.set_source(source)
+        return True
+
+    # -- what readers are shown -------------------------------------------------------------------------------
+
+    def summary(self, entry: BeatEntry) -> str:
+        """Return what readers are shown of ``entry``; '' for one that was set at run time: the store has it."""
+        if entry.stored:
+            return ""
+        policy, countdown = entry.policy, entry.timing.countdown
+        lease, queue = self.lease_of(entry), self.queue(entry)
+        said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
+        if said not in self._summaries:
+            if len(self._summaries) >= _MOST_SUMMARIES:
+                self._summaries.clear()
+            definition = LoadedDefinition(
+                task=entry.source.task,
+                schedule=entry.when,
+                says=entry.words,
+                tz=None if policy.tz is None else zone_name(policy.tz),
+                lease=lease,
+                tracked=entry.tracked,
+                one_off=entry.one_off,
+                anchor=policy.anchor,
+                spread=policy.spread,
+                countdown=countdown,
+                queue=queue,
+            )
+            self._summaries[said] = definition.text()
+        return self._summaries[said]
+
+    def queue(self, entry: BeatEntry) -> str | None:
+        """Return the queue into which an entry's messages go; None where that isn't known."""
+        source = entry.source
+        options = source.options or {}
+        routed = {name: options[name] for name in _ROUTED_BY if options.get(name) is not None} if options else {}
+        asked = (source.task, *map(str, routed.items()))
+        if asked not in self._queues:
+            if len(self._queues) >= _MOST_SUMMARIES:
+                self._queues.clear()
+            self._queues[asked] = self._queue_of(source.task, routed)
+        return self._queues[asked]
+
+    def lease_of(self, entry: BeatEntry) -> float | None:
+        """Return for how long an execution of ``entry`` owns its window without renewing, in seconds.
+
+        None: this app doesn't know the task, which may have a lease of its own.
+        """
+        task = self._tasks.get(entry.source.task)
+        default = None if task is None else self.settings.of_task("lease", task)
+        lease: float | None = entry.policy.lease or default
+        return lease
+
+    def leases_of(self, entries: Iterable[BeatEntry]) -> Iterator[tuple[str, float]]:
+        """Yield who sets a lease, and its seconds: the app, tasks and entries."""
+        yield "once_beat_lease", self.settings.lease
+        entries = list(entries)
+        for task in dict.fromkeys(entry.source.task for entry in entries):
+            with guard(lambda _: None, timed=False):  # it is no number, or a property raises
+                if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
+                    yield f"once_lease of {task}", lease
+        for entry in entries:
+            if entry.policy.lease is not None:
+                yield f"lease of {entry.name}", entry.policy.lease
+
+
+def _refuse_untracked(name: str, source: Any, policy: EntryPolicy) -> None:
+    """Raise SettingError where an untracked entry sets what takes the ends of its windows, which nobody learns."""
+    once = (source.options or {}).get("once") or {}
+    asked = {f"once[{key!r}]": once.get(key) for key in ALERT_OPTIONS}
+    asked["once['overlap']"] = policy.overlap if policy.waits else None
+    asked["once['limit']" if "limit" in once else "once_limit of its task"] = policy.limit
+    for where, found in asked.items():
+        if found is not None:
+            raise SettingError(
+                f"beat entry {name!r}, {where}: found {shown(found)} on an untracked entry, expected one whose windows "
+                f"workers close: make its task {source.task!r} an OnceTask, let this beat's app know it, and don't set "
+                "once['tracked'] to False"
+            )

@@ -1,0 +1,91 @@
+"""Where a beat's entries come from: Celery's schedule, which Django's tables are too, and what people set at run time.
+
+A poll of a source says what is new or changed, and what is gone. A new entry says from when it counts. ``Entries`` puts
+that in force: of two sources that have a name the first one counts. What differs between them is in this file and, for
+those that were set at run time, in ``defined``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from celery_once_beat.logs import about, guarded
+from celery_once_beat.wording import shown
+
+from .entry import BeatEntry
+from .guard import guard
+from .making import Making
+
+logger = guarded(get_logger(__name__))
+
+
+class Changes(NamedTuple):
+    """What a poll found."""
+
+    #: Entries that are new or changed; each says from when it counts.
+    made: Sequence[BeatEntry] = ()
+    #: Names that this source has no more: deleted, disabled, renamed, or wrong by now.
+    gone: Collection[str] = ()
+
+
+class Source:
+    """One source: the entries that it has, and what it has that can't be one."""
+
+    def __init__(self, noun: str, action: str) -> None:
+        #: How the log calls an entry, and the action of a line on one that is left out.
+        self._noun = noun
+        self._action = action
+        self.entries: dict[str, BeatEntry] = {}
+        #: Name → why it is left out, as it was logged.
+        self.wrong: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it has an entry of that name, though perhaps a wrong one."""
+        return name in self.entries or name in self.wrong
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Note that it has something of that name that can't be an entry; a lasting trouble is logged once."""
+        if self.wrong.get(name) != why:
+            self.wrong[name] = why
+            logger.error(
+                "once: %s %s is left out: %s", self._noun, shown(name), why, extra=about(self._action, entry=name)
+            )
+
+
+class ScheduleSource(Source):
+    """The schedule of Celery's scheduler, the base of this beat's. It is polled as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__("entry", "entry_wrong")
+        #: How many entries it had at the last poll.
+        self.size = -1
+
+    def poll(self, schedule: Mapping[str, Any], absent_at: datetime | None, making: Making) -> Changes:
+        """Compare ``schedule`` with what it was. An entry whose definition is the same stays the same object.
+
+        ``absent_at`` (aware UTC) is when the last schedule was known to be still in force: what is new counts from
+        there, unless it says itself from when; None: there was none.
+        """
+        before, self.entries, self.size = self.entries, {}, len(schedule)
+        made = []
+        for name, source in list(schedule.items()):
+            with guard(partial(self.leave_out, name)):
+                entry, old = making.make(name, source), before.get(name)
+                if old is not None and old.definition == entry.definition:
+                    old.set_source(source)
+                    entry = old
+                else:
+                    made.append(entry)
+                if old is None and entry.counts_from is None:
+                    entry.set_first_seen(None, absent_at)
+                elif old is not None and old.fingerprint == entry.fingerprint:
+                    entry.copy_progress_from(old)
+                self.entries[name] = entry
+        gone = [name for name in {**before, **self.wrong} if name not in self.entries]
+        self.wrong = {name: self.wrong[name] for name in gone if name in schedule}
+        return Changes(made, gone)
