@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from .windows import Window, WindowKey, format_instant
 __all__ = ("Logged", "about", "guarded", "log_window")
 
 #: What is foreign must not fill the memory.
-_MOST_LOGGED = 1000
+_MOST_LOGGED = 100_000
 
 
 class _Guarded(logging.Logger):
@@ -48,17 +48,31 @@ class _Guarded(logging.Logger):
             _print_error()
 
 
-class Logged(set[object]):
-    """What a process has logged already, of what it logs once."""
+class Logged:
+    """What was logged: a lasting trouble is one line, and another one if its reason changes or it comes back."""
 
-    def is_new(self, what: object) -> bool:
-        """Whether ``what`` is to be logged now, as it wasn't yet; so many others later it is logged again."""
-        if what in self:
-            return False
-        if len(self) >= _MOST_LOGGED:
-            self.clear()
-        self.add(what)
-        return True
+    def __init__(self) -> None:
+        self._reasons: dict[object, object] = {}
+
+    def is_new(self, what: object, why: object = None) -> bool:
+        """Note the trouble of ``what``; returns False where it was noted for the same reason."""
+        known = what in self._reasons and self._reasons[what] == why
+        if len(self._reasons) >= _MOST_LOGGED:
+            self._reasons.clear()
+        self._reasons[what] = why
+        return not known
+
+    def knows(self, what: object) -> bool:
+        """Whether ``what`` has a trouble that was noted."""
+        return what in self._reasons
+
+    def has(self, why: object) -> bool:
+        """Whether anything has its trouble for this reason."""
+        return why in self._reasons.values()
+
+    def end(self, what: object) -> None:
+        """Note that ``what`` has no trouble any more."""
+        self._reasons.pop(what, None)
 
 
 def guarded(logger: logging.Logger) -> logging.Logger:
@@ -96,4 +110,4 @@ def log_window(
 ) -> None:
     """Log what became of a window: "once: window … of … ``text``", with ``about(action, window, **more)``."""
     text, extra = "once: window %s of %r " + text, about(action, window, **more)
-    logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra)
+    logger.log(level, text, format_instant(window.start), window.entry, *arguments, extra=extra, stacklevel=2)

@@ -235,7 +235,7 @@ class Claiming:
     def _stand_still(self, entry: BeatEntry, cursor: datetime) -> None:
         """Let it wait: its ``cursor`` lies in the future. It is loaded again, since somebody may delete its key."""
         self._ahead[entry.name] = cursor
-        self._entries.rest(entry, "")  # one line speaks of all
+        self._entries.rest(entry, silently=True)  # one line names them all
 
     def _log_what_stands_still(self) -> None:
         """Say once, for as long as it lasts, that the server's clock is behind what has been claimed."""
@@ -266,14 +266,15 @@ class Claiming:
             entry.apply_superseded(reply)
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
+        if reply.beat == SET_ANEW:
+            self._entries.rest(entry, silently=True)  # it was set again, or is to be another row's: a sweep will say so
+            return
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
         if same_definition(reply.fingerprint, entry.fingerprint):
             reason = (
                 f"beat {reply.beat} loaded it later, with other rules of its time zone; those count while that beat "
                 "lives. Install the same tzdata (for solar schedules: ephem) on all machines"
             )
-        if reply.beat == SET_ANEW:
-            reason = ""  # it was set again, or is to be another row's: a sweep will say so
         self._entries.rest(entry, reason, action="entry_superseded", level=logging.WARNING)
 
     # -- claims -----------------------------------------------------------------------------------------------

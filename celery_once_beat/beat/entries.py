@@ -38,7 +38,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError
 from celery_once_beat.identity import digest
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.rules import Step
 from celery_once_beat.wording import MOST_FAILURE, printable, shown
 
@@ -83,10 +83,7 @@ class Entries(Making):
         self._newest = _BEGINNING
         #: How many are untracked.
         self.untracked = 0
-        #: What was logged: tasks of on_failure that this app doesn't know, entries that are untracked, hidden ones.
-        self._logged_on_failure: set[str] = set()
-        self._logged_untracked: set[str] = set()
-        self._logged_hidden: set[str] = set()
+        self._logged = Logged()
 
     def __len__(self) -> int:
         """How many there are."""
@@ -168,15 +165,14 @@ class Entries(Making):
         hidden = name in self.scheduled and name in self.defined.entries
         new = (self.scheduled if name in self.scheduled else self.defined).entries.get(name)
         old = self.get(name)
-        if hidden and name not in self._logged_hidden:
-            self._logged_hidden.add(name)
+        if hidden and self._logged.is_new(("hidden", name)):
             logger.warning(
                 "once: schedule %r doesn't run: this beat's own schedule has an entry of that name, which counts",
                 name,
                 extra=about("schedule_hidden", entry=name),
             )
         elif not hidden:
-            self._logged_hidden.discard(name)
+            self._logged.end(("hidden", name))
         if old is not None and old is not new:
             del self._entries[name]
             self.untracked -= not old.tracked
@@ -192,15 +188,14 @@ class Entries(Making):
 
     def _warn_of_untracked(self, entries: Iterable[BeatEntry]) -> None:
         # Why an entry went astray was logged then.
-        names = {e.name for e in entries if not e.tracked and not e.astray and e.policy.tracked is None}
-        new = names - self._logged_untracked
-        self._logged_untracked |= names
+        untracked = [e.name for e in entries if not e.tracked and not e.astray and e.policy.tracked is None]
+        new = [name for name in untracked if self._logged.is_new(("untracked", name))]
         if new:
             logger.warning(
                 "once: these entries are untracked, so a window lost after its publish isn't recovered: %s. Their "
                 "tasks are no OnceTask (task_cls=OnceTask, or base=OnceTask on a task), or this beat's app doesn't "
                 "know them. options={'once': {'tracked': False}} accepts it",
-                ", ".join(sorted(map(repr, new))),
+                ", ".join(map(repr, sorted(new))),
                 extra=about("entries_untracked", entries=sorted(new)),
             )
 
@@ -208,8 +203,7 @@ class Entries(Making):
         """Warn of tasks of ``on_failure`` that this app doesn't know: a worker has to."""
         for entry in entries:
             task = entry.policy.on_failure
-            if task is not None and task not in self._tasks and task not in self._logged_on_failure:
-                self._logged_on_failure.add(task)
+            if task is not None and task not in self._tasks and self._logged.is_new(("on_failure", task)):
                 logger.warning(
                     "once: entry %r, on_failure: this app doesn't know the task %r; it is sent all the same, by the "
                     "app's routes, so a worker has to know it",
@@ -373,14 +367,18 @@ class Entries(Making):
     def rest(
         self,
         entry: BeatEntry,
-        reason: object,
+        reason: object = "",
         *,
+        silently: bool = False,
         seconds: float = RETRY_AFTER,
         action: str = "entry_broken",
         level: int = logging.ERROR,
     ) -> None:
-        """Let an entry that can't continue rest for ``seconds``; log the reason, once for as long as it lasts."""
-        self._stop(entry, str(reason), action=action, level=level)
+        """Let an entry that can't continue rest for ``seconds``; log the reason, once for as long as it lasts.
+
+        ``silently``: another line of the log says why.
+        """
+        self._stop(entry, "" if silently else str(reason), action=action, level=level)
         heapq.heappush(self._resting, (steady() + seconds, entry.name))
 
     def _stop(self, entry: BeatEntry, trouble: str, *, action: str, level: int) -> None:

@@ -81,8 +81,17 @@ class Making:
         mark = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
         one_off = bool(getattr(source.schedule, "one_off", False))
         timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
+        overlap = policy.overlap or self.settings.of_task("overlap", task)
         return BeatEntry(
-            name, source, policy, mark + zone_rules(when), tracked, timing, timetable, stored=bool(stored_fingerprint)
+            name,
+            source,
+            policy,
+            mark + zone_rules(when),
+            tracked,
+            timing,
+            timetable,
+            may_wait=policy.limit is not None or overlap.startswith("buffer"),
+            stored=bool(stored_fingerprint),
         )
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:

@@ -1,4 +1,4 @@
-"""Watches the messages that are published for a window: whether they still carry its headers, and their queue.
+"""One publish of a window: its messages, what became of them, and whether they still carry its headers.
 
 Mostly there is one. A scheduler's ``apply_entry``, or a task's ``apply_async``, may send several, one for each tenant
 say: the first is the entry's window; each other one is a window of a key of its own, made of the entry and the
@@ -15,6 +15,7 @@ from typing import Any
 from celery.signals import after_task_publish, before_task_publish
 
 from celery_once_beat.identity import uuid_of
+from celery_once_beat.store import Published
 from celery_once_beat.windows import HEADERS, Window, encode_headers
 
 #: Who watches for a task id. Two beats of one process may publish a window at once: each counts its own messages.
@@ -47,6 +48,10 @@ class OutgoingMessages:
         self.promised = False
         #: The task ids of those that the broker wasn't given yet.
         self._left: set[str] = set()
+        #: What became of those that Celery's ``apply_async`` sent: noted, since ``apply_entry`` swallows a failure.
+        self.results: set[Published] = set()
+        #: One of them may be in the broker's socket.
+        self.hangs = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -106,6 +111,18 @@ class OutgoingMessages:
     def all_sent(self) -> bool:
         """Whether at least one was published, and the broker was given each."""
         return self._count > 0 and not self._left
+
+    @property
+    def published(self) -> Published:
+        """Whether the messages went out, as one answer.
+
+        If one is perhaps not out, all are sent again: workers refuse the copies. One that can't be made stops no other.
+        """
+        if self.all_sent and Published.UNSURE not in self.results:  # whatever was raised behind them
+            return Published.SENT
+        if not self.results or Published.UNSURE in self.results:
+            return Published.UNSURE
+        return max(self.results)  # SENT, unless none could be made
 
     @property
     def lost(self) -> str:

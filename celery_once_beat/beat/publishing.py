@@ -34,7 +34,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
@@ -112,13 +112,9 @@ class Publishing(Scheduler):
     _results: Results
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: What became of the messages that the base has sent for one window.
-        self._attempts: set[Published] = set()
-        #: Watches them; None outside of a publish.
+        #: The publish that is going on; None outside of one.
         self._outgoing: OutgoingMessages | None = None
-        self._hung = False
         self._until = 0.0
-        self._reserve_failed = False
         self._broker_down = False
         self._broker_seen = 0.0
         #: Where the broker is that doesn't answer, and why; '' while it does.
@@ -126,15 +122,10 @@ class Publishing(Scheduler):
         self._alarm = broker.Alarm()
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
-        #: Entry → what its options raise, as it was logged.
-        self._unsendable: dict[str, str] = {}
+        #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
+        self._logged = Logged()
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str]] = {}
-        #: Entry → its last fence, its task and the queue when that was logged.
-        self._logged_unbegun: dict[str, tuple[object, ...]] = {}
-        #: Entries that send several messages a window, and those that sent none, as it was logged.
-        self._logged_several: set[str] = set()
-        self._logged_unsent: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @property
@@ -181,11 +172,9 @@ class Publishing(Scheduler):
                     job = left.popleft()
                     sent.append(self._publish_one(job))
                     if sent[-1].published == Published.UNSURE:
-                        # A batch belongs to one connection: it has gone, and is perhaps there again.
-                        # A message that may lie in the broker's socket isn't sent twice: nobody would refuse the copy.
-                        if not (job.tracked or job.tried or self._hung or self._alarm.on):
+                        if self._may_resend_untracked(job):
                             left.appendleft(replace(job, tried=True))
-                        break
+                        break  # a batch belongs to one connection: it has gone, and is perhaps there again
         except broker.BatchPublishError as exc:
             number = sum(each.published == Published.SENT for each in sent)
             logger.error(
@@ -198,6 +187,15 @@ class Publishing(Scheduler):
             ]
         self._finish(sent)
         self._warn_of_unbegun()
+
+    def _may_resend_untracked(self, job: Job) -> bool:
+        """Whether an untracked window is published once more at once: nobody else would, nor refuse a copy."""
+        return (
+            not job.tracked  # recovery publishes those
+            and not job.tried
+            and not (self._outgoing and self._outgoing.hangs)  # the broker may get the first one after all
+            and not self._alarm.on  # it takes none
+        )
 
     def _publish_one(self, job: Job) -> Sent:
         """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
@@ -216,8 +214,7 @@ class Publishing(Scheduler):
     def _log_unsendable(self, job: Job, what: str, why: str) -> None:
         """Say what of an entry's messages fails, each reason once."""
         name = job.entry.name
-        if self._unsendable.get(name) != why:
-            self._unsendable[name] = why
+        if self._logged.is_new(name, why):
             key = WindowKey(name, job.start)
             logger.error("once: entry %r: %s: %s", name, what, why, extra=about("entry_unsendable", key))
 
@@ -292,15 +289,10 @@ class Publishing(Scheduler):
         for confirmation, reply in zip(confirmations, replies, strict=True):
             if isinstance(reply, Closed) and confirmation.published == Published.IMPOSSIBLE:
                 key = confirmation.window
-                logger.error(
-                    "once: window %s of %r is failed: it can't be published, see the error above",
-                    format_instant(key.start),
-                    key.entry,
-                    extra=about("window_unpublishable", key),
-                )
-                signals.window_closed.send(
-                    sender=self, window=Window(key.entry, key.start, None), outcome="failed", count=1
-                )
+                what = "is failed: it can't be published, see the error above"
+                log_window(logger, logging.ERROR, "window_unpublishable", key, what)
+                window = Window(key.entry, key.start, None)
+                signals.window_closed.send(sender=self, window=window, outcome="failed", count=1)
         return replies
 
     def _send(self, source: Any, window: Window, job: Job) -> Published:
@@ -311,15 +303,14 @@ class Publishing(Scheduler):
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
         to_send = self._entry_to_send(source, window, job, outgoing)
-        self._attempts, self._hung = set(), False
         producer = self._producer()
         if producer is not None:
             self._outgoing = outgoing
             with guard(partial(self._log_raised, job), timed=False), self._alarm.during_publish(), outgoing.watched():
                 self.apply_entry(to_send, producer=producer)
             self._outgoing = None
-        published = self._published(outgoing)
-        if self._hung:
+        published = outgoing.published
+        if outgoing.hangs:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
         if published == Published.UNSURE:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
@@ -340,7 +331,8 @@ class Publishing(Scheduler):
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
-        self._attempts.add(Published.IMPOSSIBLE)
+        assert self._outgoing is not None
+        self._outgoing.results.add(Published.IMPOSSIBLE)
         self._log_unsendable(job, "apply_entry raised", why)
 
     def _warn_of_lost(self, outgoing: OutgoingMessages, job: Job, window: Window) -> None:
@@ -355,8 +347,7 @@ class Publishing(Scheduler):
             )
         if outgoing.any_seen:
             job.entry.mark_untracked()
-        elif window.entry not in self._logged_unsent:
-            self._logged_unsent.add(window.entry)
+        elif self._logged.is_new((window.entry, "unsent")):
             logger.warning(
                 "once: window %s of %r is untracked: no message was sent for it, the task's apply_async, or the "
                 "scheduler's, has returned without one",
@@ -366,25 +357,13 @@ class Publishing(Scheduler):
             )
 
     def _warn_of_several(self, outgoing: OutgoingMessages, window: Window) -> None:
-        if outgoing.several and window.entry not in self._logged_several:
-            self._logged_several.add(window.entry)
+        if outgoing.several and self._logged.is_new((window.entry, "several")):
             logger.warning(
                 "once: entry %r sends several messages for each window: each runs once, and only the first is sent "
                 "again if it is lost (docs/own-scheduler.md)",
                 window.entry,
                 extra=about("entry_sends_several", window),
             )
-
-    def _published(self, outgoing: OutgoingMessages) -> Published:
-        """Return whether a window's messages went out, as one answer.
-
-        If one is perhaps not out, all are sent again: workers refuse the copies. One that can't be made stops no other.
-        """
-        if outgoing.all_sent and Published.UNSURE not in self._attempts:  # whatever was raised behind them
-            return Published.SENT
-        if not self._attempts or Published.UNSURE in self._attempts:
-            return Published.UNSURE
-        return max(self._attempts)  # SENT, unless none could be made
 
     def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> Any:
         """Return Celery's entry with the window's options."""
@@ -419,19 +398,14 @@ class Publishing(Scheduler):
             return  # the next sweep reports it
         for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
             task = job.entry.source.task
-            if isinstance(fence, OnceError) or self._logged_unbegun.get(entry) == (fence, task, queue):
+            if isinstance(fence, OnceError) or not self._logged.is_new((entry, "unbegun"), (fence, task, queue)):
                 continue
-            self._logged_unbegun[entry] = fence, task, queue
-            logger.warning(
-                "once: window %s of %r was published %d times, and no worker has begun it: does one consume the queue "
-                "%s, and does it know the task %s as an OnceTask?",
-                format_instant(job.start),
-                entry,
-                job.publishes,
-                shown(queue),
-                shown(task),
-                extra=about("window_not_begun", WindowKey(entry, job.start), queue=queue, task=task),
+            what = (
+                "was published %d times, and no worker has begun it: does one consume the queue %s, and does it know "
+                "the task %s as an OnceTask?"
             )
+            values, key = (job.publishes, shown(queue), shown(task)), WindowKey(entry, job.start)
+            log_window(logger, logging.WARNING, "window_not_begun", key, what, *values, queue=queue, task=task)
 
     def _producer(self) -> Any:
         """The base's producer; None where there is no connection."""
@@ -449,16 +423,17 @@ class Publishing(Scheduler):
             result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
             if outgoing and outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
-                self._attempts.add(Published.SENT)
+                outgoing.results.add(Published.SENT)
                 raise
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
             broke = getattr(producer, "channel", None) is not channel
             to_blame = broke or broker.is_to_blame(exc, producer)
-            self._attempts.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
-            self._hung |= to_blame and broker.hangs(exc)
+            if outgoing is not None:
+                outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
+                outgoing.hangs |= to_blame and broker.hangs(exc)
             raise
-        self._attempts.add(Published.SENT)
-        if outgoing:
+        if outgoing is not None:
+            outgoing.results.add(Published.SENT)
             outgoing.promised |= getattr(result, "id", None) == outgoing.task_id
         return result
 
@@ -467,20 +442,16 @@ class Publishing(Scheduler):
         source = entry.source
         if entry.stored:  # it is none of the base's
             return source
-        try:
+        with guard(partial(self._log_not_advanced, entry.name), timed=False):
             self.reserve(source)
             entry.set_source(self.schedule.get(entry.name, source))
-        except Exception:
-            if not self._reserve_failed:
-                logger.exception(
-                    "once: entry %r: last_run_at not kept",
-                    entry.name,
-                    extra=about("entry_not_advanced", entry=entry.name),
-                )
-            self._reserve_failed = True
-        else:
-            self._reserve_failed = False
+            self._logged.end(("last_run_at",))
         return source
+
+    def _log_not_advanced(self, name: str, why: str) -> None:
+        if self._logged.is_new(("last_run_at",)):
+            extra = about("entry_not_advanced", entry=name)
+            logger.error("once: entry %r: last_run_at not kept: %s", name, why, extra=extra)
 
     # -- the broker -------------------------------------------------------------------------------------------
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from celery.utils.log import get_logger
 
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import (
     BeatReport,
@@ -28,7 +29,7 @@ from celery_once_beat.store import (
     Unchanged,
     read_app,
 )
-from celery_once_beat.windows import Window, WindowKey, format_instant
+from celery_once_beat.windows import Window, WindowKey
 
 from .defined import Defined
 from .entries import Entries
@@ -75,14 +76,10 @@ class Recovery:
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
         self._known_in: set[int] = set()
+        #: What the last sweep found.
+        self.found: Overdue
         #: The last sweep found that the store had forgotten this beat: it lost its data, or the beat was frozen.
         self.forgotten = False
-        #: Why the last sweep didn't see all: one node of a cluster doesn't answer.
-        self.away: StoreUnavailableError | None = None
-        #: The shards in which the last sweep found alerts.
-        self.alerts: list[int] = []
-        #: The last sweep told the node with the list of beats that this one lives; else ``alive`` is older.
-        self.heard = False
         #: What the last sweep wrote is where ``once_beat_wait_replicas`` wants it.
         self.certain = True
         #: Per shard, how many of the longest overdue windows to skip, since nobody could move them.
@@ -90,9 +87,9 @@ class Recovery:
         #: Shards with more overdue windows than were read, and shards where a window was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
-        self._logged: dict[str, str] = {}
-        #: What the last sweep asked of definitions that changed, and found.
-        self._changed: tuple[list[int], list[dict[str, int] | OnceError]] = [], []
+        self._logged = Logged()
+        #: The last change of each shard that was known before the last sweep.
+        self._changed_since: list[int] = []
 
     def due_in(self) -> float:
         """Seconds until the next sweep, at least 0."""
@@ -110,32 +107,34 @@ class Recovery:
     def sweep(self, report: BeatReport) -> list[WindowKey]:
         """Say that this beat lives, with its report; learn the time and who else lives; return what is overdue.
 
-        Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, that is ``away``.
+        Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, ``found`` says so.
         """
         # Start after the windows that this beat couldn't move, so that they don't hide others.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         sent = steady()
-        asked = self.defined.asks() if self.defined is not None else []
+        asked = self._changed_since = self.defined.asks() if self.defined is not None else []
         limits = self._store.settings.limits
-        found = self._store.overdue(
+        found = self.found = self._store.overdue(
             self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked, limits=limits
         )
-        self._changed = asked, found.changed
         self.forgotten = not found.new.isdisjoint(self._known_in)
         self._known_in |= found.new
-        self.away, heartbeat = found.away, found.heartbeat
-        self.heard = isinstance(heartbeat, Heartbeat)
-        if isinstance(heartbeat, Heartbeat):
-            self._clock.measured(heartbeat.now, sent, steady())
-            self.alive, self.certain = heartbeat.beats, heartbeat.certain
+        if isinstance(found.heartbeat, Heartbeat):
+            self._clock.measured(found.heartbeat.now, sent, steady())
+            self.alive, self.certain = found.heartbeat.beats, found.heartbeat.certain
         elif not self.alive:
-            raise heartbeat  # it never knew the server's time
+            raise found.heartbeat  # it never knew the server's time
         self._warn_of_other_apps()
         self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
         waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
         self._some_wait = found.lines or waiting
         return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
+
+    @property
+    def heard(self) -> bool:
+        """Whether the last sweep told the node with the list of beats that this one lives; else ``alive`` is older."""
+        return isinstance(self.found.heartbeat, Heartbeat)
 
     def expect_waiting(self) -> None:
         """Look between sweeps for a while: windows were claimed that may have to wait."""
@@ -160,7 +159,7 @@ class Recovery:
                 if not isinstance(found, StoreUnavailableError):
                     self._log_once(f"limit {limit}", found, about("limit_unreadable"))
                 continue
-            self._logged.pop(f"limit {limit}", None)
+            self._logged.end(f"limit {limit}")
             if found.windows:
                 try:
                     replies = self._store.make_due(limit, found.windows)
@@ -174,10 +173,8 @@ class Recovery:
 
     def see_changes(self) -> None:
         """Put in force what the last sweep found to have changed; raises StoreUnavailableError."""
-        asked, found = self._changed
-        self._changed = [], []
         if self.defined is not None:
-            self.defined.see(asked, found)
+            self.defined.see(self._changed_since, self.found.changed)
             if not self.defined.all_read:
                 self.hurry()
 
@@ -202,14 +199,13 @@ class Recovery:
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows: list[WindowKey] = []
-        self.alerts = found.alerts
         for shard, members in enumerate(found.shards):
             if isinstance(members, StoreUnavailableError):
-                continue  # see ``away``
+                continue  # see ``Overdue.away``
             if isinstance(members, OnceError):
                 self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
                 continue
-            self._logged.pop(f"shard {shard}", None)
+            self._logged.end(f"shard {shard}")
             windows += [each for each in members if isinstance(each, WindowKey)]
             if len(members) == _MOST:
                 self._full.add(shard)
@@ -248,7 +244,7 @@ class Recovery:
             if isinstance(reply, OnceError):
                 self._log_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
                 continue
-            self._logged.pop(str(window), None)
+            self._logged.end(str(window))
             if isinstance(reply, Taken):
                 with self._entries.alone(entry):
                     jobs.append(self._overdue(entry, window, reply))
@@ -290,29 +286,15 @@ class Recovery:
             again=True,
             publishes=taken.publishes,
         )
+        log = partial(log_window, window=window, owner=self._beat)
         if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
-            logger.info(
-                "once: window %s of %r is run by order",
-                format_instant(window.start),
-                window.entry,
-                extra=about("window_ordered", window, owner=self._beat),
-            )
-            return job
-        if taken.publishes == 1 and not taken.attempts:
-            logger.info(
-                "once: window %s of %r has waited, and is published again",
-                format_instant(window.start),
-                window.entry,
-                extra=about("window_called", window, owner=self._beat),
-            )
-            return job
-        logger.warning(
-            "once: window %s of %r is overdue, to be published again",
-            format_instant(window.start),
-            window.entry,
-            extra=about("window_overdue", window, attempt=job.attempt, owner=self._beat),
-        )
-        signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
+            log(logger.info, what="is run by order", action="window_ordered")
+        elif taken.publishes == 1 and not taken.attempts:
+            log(logger.info, what="has waited, and is published again", action="window_called")
+        else:
+            what = "is overdue, to be published again"
+            log(logger.warning, what=what, action="window_overdue", attempt=job.attempt)
+            signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
         return job
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
@@ -323,25 +305,15 @@ class Recovery:
                 self._ended(window, "dropped", "no beat tracks its entry any more")
                 continue
             if reply == "postponed":
-                logger.warning(
-                    "once: window %s of %r is overdue, and no beat's schedule has such an entry",
-                    format_instant(window.start),
-                    window.entry,
-                    extra=about("window_unknown", window, owner=self._beat),
-                )
+                what = "is overdue, and no beat's schedule has such an entry"
+                log_window(logger, logging.WARNING, "window_unknown", window, what, owner=self._beat)
             if reply in ("postponed", "forgotten"):
                 self._moved.add(self._store.shard_of(window.entry))
 
     def _ended(self, window: WindowKey, outcome: str, why: str) -> None:
         self._moved.add(self._store.shard_of(window.entry))
-        logger.error(
-            "once: window %s of %r is %s: %s",
-            format_instant(window.start),
-            window.entry,
-            outcome,
-            why,
-            extra=about(OUTCOMES[outcome].action, window, owner=self._beat),
-        )
+        action = OUTCOMES[outcome].action
+        log_window(logger, logging.ERROR, action, window, "is %s: %s", outcome, why, owner=self._beat)
         ended = Window(window.entry, window.start, None)
         signals.window_abandoned.send(sender=self._sender, window=ended, outcome=outcome)
         signals.window_closed.send(sender=self._sender, window=ended, outcome=outcome, count=1)
@@ -349,8 +321,6 @@ class Recovery:
     def _log_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
         """Log a lasting trouble once, not at every sweep that meets it."""
         text = str(error)
-        if self._logged.get(what) != text:
-            known = text in self._logged.values()  # one broken field concerns each window of its entry
-            self._logged[what] = text
-            if not known:
-                logger.error("once: %s", text, extra=extra)
+        known = self._logged.has(text)  # one broken field concerns each window of its entry
+        if self._logged.is_new(what, text) and not known:
+            logger.error("once: %s", text, extra=extra)

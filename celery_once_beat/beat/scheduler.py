@@ -23,11 +23,11 @@ from celery_once_beat import __version__, signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, guarded, log_window
 from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
 from celery_once_beat.store import BeatReport, Closed, Lookup, Store, check_client
-from celery_once_beat.windows import Window, WindowKey, format_instant
+from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import failure_words, shown
 
 from . import broker
@@ -311,7 +311,7 @@ class OnceSchedulerMixin(Publishing):
         self._check()
         self.entries.wake(steady())
         self._claiming.wake(self._recovery.alive)  # on_sweep may have them rest
-        away = self._recovery.away
+        away = self._recovery.found.away
         load = partial(self._claiming.load, self._recovery.alive)
         for step in (
             self._recovery.see_changes,
@@ -344,16 +344,11 @@ class OnceSchedulerMixin(Publishing):
                 logger.debug("once: %s", exc)
                 continue
             if isinstance(reply, Closed):
-                logger.warning(
-                    "once: window %s of %r is %s, as its result says: no worker has begun it as a window",
-                    format_instant(key.start),
-                    key.entry,
-                    outcome,
-                    extra=about("window_by_result", key, outcome=outcome, owner=self.beat_id),
-                )
-                signals.window_closed.send(
-                    sender=self, window=Window(key.entry, key.start, None), outcome=outcome, count=1
-                )
+                what = "is %s, as its result says: no worker has begun it as a window"
+                about_it = {"outcome": outcome, "owner": self.beat_id}
+                log_window(logger, logging.WARNING, "window_by_result", key, what, outcome, **about_it)
+                window = Window(key.entry, key.start, None)
+                signals.window_closed.send(sender=self, window=window, outcome=outcome, count=1)
 
     def _check(self) -> None:
         """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
@@ -466,8 +461,7 @@ class OnceSchedulerMixin(Publishing):
             signals.window_missed.send(sender=self, window=window, count=count)
             signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
         self._publish(claims.won, claims.sent)
-        entries, tasks = (job.entry for job in claims.won), self.app.tasks
-        if any(entry.policy.may_wait(self.store.settings, tasks.get(entry.source.task)) for entry in entries):
+        if any(job.entry.may_wait for job in claims.won):
             self._recovery.expect_waiting()
         if claims.away is not None:
             raise claims.away
@@ -494,9 +488,9 @@ class OnceSchedulerMixin(Publishing):
 
     def _send_alerts(self) -> None:
         """Send the alerts that the last sweep found. Raises StoreUnavailableError."""
-        if self._recovery.alerts:
+        if self._recovery.found.alerts:
             with held_back():
-                self._alerts.send_due(self._recovery.alerts, self._recovery.find)
+                self._alerts.send_due(self._recovery.found.alerts, self._recovery.find)
 
     # -- Redis is away ----------------------------------------------------------------------------------------
 

@@ -271,9 +271,7 @@ def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[W
 
     Nothing where no store can be asked.
     """
-    tasks = project.app.tasks
-    may_wait = (each for each in entries if each.policy.may_wait(project.settings, tasks.get(each.source.task)))
-    names = [entry.name for entry in may_wait]
+    names = [entry.name for entry in entries if entry.may_wait]
     if not names or not project.settings.redis_url:
         return {}
     try:

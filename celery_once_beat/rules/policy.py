@@ -88,11 +88,6 @@ class EntryPolicy(_Policy):
         """Whether its windows may wait for each other, by its own option."""
         return (self.overlap or "").startswith("buffer")
 
-    def may_wait(self, settings: Settings, task: object) -> bool:
-        """Whether its windows may have to wait for each other, or for a slot; ``task`` is its task, None: unknown."""
-        overlap = self.overlap or settings.of_task("overlap", task)
-        return self.limit is not None or overlap.startswith("buffer")
-
     @classmethod
     def of(cls, entry: str, once: object, task: object, settings: Settings, *, cron: bool = False) -> EntryPolicy:
         """Validate the ``once`` option of ``entry``; raises SettingError naming entry and key.

@@ -146,6 +146,6 @@ def _seconds(times: int, longest: float) -> float:
 
 def store_answered() -> None:
     """Log that the store is back, if this process put messages back because of it; the next outage is logged again."""
-    if _AWAY in _reasons:
-        _reasons.discard(_AWAY)
+    if _reasons.knows(_AWAY):
+        _reasons.end(_AWAY)
         logger.warning("once: Redis can be used again, messages are executed", extra=about("store_back"))

@@ -306,7 +306,7 @@ class OnceTask(TaskOptions, _Task):
             if _logged.is_new("STARTED"):
                 logger.warning("once: STARTED isn't stored: %s", exc, extra=about("started_unstored"))
         else:
-            _logged.discard("STARTED")
+            _logged.end("STARTED")
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""

@@ -147,7 +147,7 @@ def test_a_one_off_has_one_window(make: Any) -> None:
     """The first after it was loaded; `next` shows no other."""
     row = row_of(make(interval=3600, one_off=True))
     assert row.one_off
-    row.since = NOW
+    row.progress.since = NOW
     assert row.after(NOW) == NOW + HOUR
     assert row.after(NOW + HOUR) is None
     assert not row_of(make(name="clocked", clocked=NOW)).one_off, "it has one anyway"
