@@ -12,22 +12,3 @@ from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 from .sources import Changes
-
-__all__ = (
-    "CURSOR_AHEAD",
-    "BeatEntry",
-    "Changes",
-    "Defined",
-    "Entries",
-    "LoadedSchedule",
-    "OnceScheduler",
-    "OnceSchedulerMixin",
-    "ServerClock",
-    "add_defined",
-    "as_loaded",
-    "broadcast_entries",
-    "guard",
-    "load_schedule",
-    "make_defined",
-    "why_late",
-)

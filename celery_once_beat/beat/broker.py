@@ -15,6 +15,8 @@ from kombu.exceptions import OperationalError
 from celery_once_beat.logs import guarded
 from celery_once_beat.wording import failure_words, printable, without_passwords
 
+from .guard import guard
+
 logger = guarded(get_logger(__name__))
 
 #: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
@@ -90,28 +92,24 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
         logger.debug("once: the app's queues can't be read: %s", exc)
         return
     for entry in entries:
-        try:
-            task = app.tasks.get(entry.task)
-            options = {"queue": getattr(task, "queue", None), **(entry.options or {})}
-            route = app.amqp.router.route(options, entry.task, entry.args, entry.kwargs, task)
-        except Exception as exc:  # noqa: BLE001  # a user's router
-            logger.debug("once: entry %r can't be routed: %s", entry.name, exc)
-            continue
-        if isinstance(route.get("queue"), Broadcast):
+        if isinstance(_route(app, entry.task, entry.options or {}, entry.args, entry.kwargs), Broadcast):
             yield entry.name
 
 
 def queue_of(app: Any, name: str, options: Mapping[str, Any]) -> str | None:
     """Return the queue to which a message of the task ``name`` goes; None if that can't be said."""
-    try:
-        task = app.tasks.get(name)
-        route = app.amqp.router.route({"queue": getattr(task, "queue", None), **options}, name, (), {}, task)
-        queue = route.get("queue")
-        queue = getattr(queue, "name", queue)
-    except Exception as exc:  # noqa: BLE001  # a user's router
-        logger.debug("once: task %r can't be routed: %s", name, exc)
-        return None
+    queue = _route(app, name, options, (), {})
+    queue = getattr(queue, "name", queue)
     return queue if isinstance(queue, str) else None
+
+
+def _route(app: Any, name: str, options: Mapping[str, Any], args: Any, kwargs: Any) -> Any:
+    """Return the queue that the app's routers say, an object or a name; None where they say none, or raise."""
+    with guard(lambda why: logger.debug("once: task %r can't be routed: %s", name, why), timed=False):
+        task = app.tasks.get(name)
+        routed = {"queue": getattr(task, "queue", None), **options}
+        return app.amqp.router.route(routed, name, args, kwargs, task).get("queue")
+    return None
 
 
 def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:

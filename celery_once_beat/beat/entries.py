@@ -122,7 +122,14 @@ class Entries(Making):
 
     def leases(self) -> Iterator[tuple[str, float]]:
         """Yield who sets a lease, and its seconds: the app, tasks and entries."""
-        return self.leases_of(self)
+        yield "once_beat_lease", self.settings.lease
+        for task in dict.fromkeys(entry.source.task for entry in self):
+            with guard(lambda _: None, timed=False):  # it is no number, or a property raises
+                if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
+                    yield f"once_lease of {task}", lease
+        for entry in self:
+            if entry.policy.lease is not None:
+                yield f"lease of {entry.name}", entry.policy.lease
 
     # -- what sources say -------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timezone
 from types import SimpleNamespace
@@ -17,7 +17,6 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, why_no_task
 
 from .entry import BeatEntry, placed
-from .guard import guard
 from .timetable import Timetable
 
 _MAX_NAME = 64 * 1024
@@ -177,18 +176,6 @@ class Making:
         default = None if task is None else self.settings.of_task("lease", task)
         lease: float | None = entry.policy.lease or default
         return lease
-
-    def leases_of(self, entries: Iterable[BeatEntry]) -> Iterator[tuple[str, float]]:
-        """Yield who sets a lease, and its seconds: the app, tasks and entries."""
-        yield "once_beat_lease", self.settings.lease
-        entries = list(entries)
-        for task in dict.fromkeys(entry.source.task for entry in entries):
-            with guard(lambda _: None, timed=False):  # it is no number, or a property raises
-                if lease := float(getattr(self._tasks.get(task), "once_lease", None) or 0.0):
-                    yield f"once_lease of {task}", lease
-        for entry in entries:
-            if entry.policy.lease is not None:
-                yield f"lease of {entry.name}", entry.policy.lease
 
 
 def _refuse_untracked(name: str, source: Any, policy: EntryPolicy) -> None:

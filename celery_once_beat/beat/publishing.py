@@ -20,6 +20,7 @@ would publish it: if there was no time, it waits here, and nothing is claimed me
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping

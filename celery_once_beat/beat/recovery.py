@@ -6,6 +6,7 @@ a purged queue all end the same way. Every beat looks; the deadline that ``take`
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,10 +7,10 @@ while Redis or the broker is away.
 
 from __future__ import annotations
 
+import logging
 import os
-import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -24,9 +24,8 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about, guarded, log_window
-from celery_once_beat.rules import checks
 from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Lookup, Store, check_client
+from celery_once_beat.store import BeatReport, Closed, Store, check_client
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import failure_words, shown
 
@@ -42,6 +41,7 @@ from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .results import Results
 from .server_clock import ServerClock
+from .setup_check import SetupCheck
 from .stopping import held_back
 
 logger = guarded(get_logger(__name__))
@@ -96,7 +96,6 @@ class OnceSchedulerMixin(Publishing):
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._uncertain = False
-        self._checked = self._names_checked = False
         self._backoff = _BACKOFF[0]
         #: Why ticks fail, and since when (``clock.steady``); '' while they don't.
         self._failing, self._failing_since = "", 0.0
@@ -127,6 +126,7 @@ class OnceSchedulerMixin(Publishing):
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
         self._recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
+        self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
         self._alerts = Alerts(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
 
     @classmethod
@@ -308,7 +308,7 @@ class OnceSchedulerMixin(Publishing):
         self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
             self.entries.restart()
-        self._check()
+        self._setup_check.check()
         self.entries.wake(steady())
         self._claiming.wake(self._recovery.alive)  # on_sweep may have them rest
         away = self._recovery.found.away
@@ -320,7 +320,7 @@ class OnceSchedulerMixin(Publishing):
             self._close_by_result,
             partial(self._recover, overdue),
             self._send_alerts,
-            self._check_names,
+            partial(self._setup_check.check_names, self._recovery.alive),
         ):
             try:
                 step()
@@ -349,55 +349,6 @@ class OnceSchedulerMixin(Publishing):
                 log_window(logger, logging.WARNING, "window_by_result", key, what, outcome, **about_it)
                 window = Window(key.entry, key.start, None)
                 signals.window_closed.send(sender=self, window=window, outcome=outcome, count=1)
-
-    def _check(self) -> None:
-        """Warn once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
-        if self._checked:
-            return
-        info, trouble = Lookup(self.store).server()
-        self._checked = True
-        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False):
-            self._warn_of_setup(info, trouble)
-
-    def _warn_of_setup(self, info: dict[str, Any], trouble: str) -> None:
-        settings, conf = self.store.settings, self.app.conf
-        findings = [] if trouble else list(checks.server_findings(info, settings))
-        named = ((entry.name, entry.source.task) for entry in self.entries)
-        findings += checks.moment_findings(named, self.clock.now(), socket.gethostname())
-        transport = str(self.app.connection_for_write().transport_cls)  # not this beat's own, which isn't made yet
-        findings += checks.lease_findings(transport, conf.broker_transport_options or {}, self.entries.leases())
-        everywhere = broker.broadcast_entries(self.app, (entry.source for entry in self.entries if entry.tracked))
-        findings += checks.delivery_findings(transport, everywhere)
-        self._warn(findings)
-
-    def _check_names(self) -> None:
-        """Warn once if other beats have this beat's entries by other names that Celery made. The last to load sees it.
-
-        Raises StoreUnavailableError.
-        """
-        if self._names_checked or not self.entries.all_loaded:
-            return
-        with guard(lambda why: logger.debug("once: not checked: %s", why), timed=False, asks=True):
-            mine = [entry for entry in self.entries if checks.made_by_celery(entry.name, entry.source.task)]
-            me = frozenset({self.beat_id})
-            named = [(entry.name, entry.fingerprint, me) for entry in mine]
-            if mine:
-                tasks = {entry.fingerprint: entry.source.task for entry in mine}
-                others = Lookup(self.store).loaded_as(tasks, without={entry.name for entry in self.entries})
-                alive = frozenset(self._recovery.alive)
-                for name, fingerprint in others:
-                    account = self.store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
-                    if account is not None:
-                        named.append((name, fingerprint, alive.intersection(account.loaders)))
-            self._warn(checks.alias_findings(named))
-        self._names_checked = True
-
-    def _warn(self, findings: Iterable[checks.Finding]) -> None:
-        wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
-        if wrong:
-            logger.warning(
-                "once: %s. 'celery once doctor' says what to set", "; ".join(wrong), extra=about("setup_doubtful")
-            )
 
     def _report(self) -> BeatReport:
         """What people are told of this beat."""
