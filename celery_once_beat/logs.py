@@ -16,9 +16,6 @@ from .windows import Window, WindowKey, format_instant
 
 __all__ = ("Logged", "about", "guarded", "log_window")
 
-#: What is foreign must not fill the memory.
-_MOST_LOGGED = 100_000
-
 
 class _Guarded(logging.Logger):
     """A logger that never raises, whatever its application's record factory, filters and logger class do.
@@ -49,15 +46,19 @@ class _Guarded(logging.Logger):
 
 
 class Logged:
-    """What was logged: a lasting trouble is one line, and another one if its reason changes or it comes back."""
+    """What was logged: a lasting trouble is one line, and another one if its reason changes or it comes back.
 
-    def __init__(self) -> None:
+    After ``most`` others it is logged again: what is foreign must not fill the memory.
+    """
+
+    def __init__(self, most: float = 1000) -> None:
+        self._most = most
         self._reasons: dict[object, object] = {}
 
     def is_new(self, what: object, why: object = None) -> bool:
         """Note the trouble of ``what``; returns False where it was noted for the same reason."""
         known = what in self._reasons and self._reasons[what] == why
-        if len(self._reasons) >= _MOST_LOGGED:
+        if len(self._reasons) >= self._most:
             self._reasons.clear()
         self._reasons[what] = why
         return not known

@@ -34,7 +34,7 @@ from .entry import BeatEntry
 from .garbage import uncollected
 from .guard import guard
 from .sources import Changes
-from .timetable import Earlier
+from .timetable import Earlier, log_earlier
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -80,17 +80,9 @@ def make_defined(
     def make_earlier(text: str) -> BeatEntry | None:
         if not text:  # there was none
             return None
-        with guard(log_earlier):  # what it owed is its own trouble
+        with guard(partial(log_earlier, known.name, "can't be read")):  # what it owed is its own trouble
             return make(text)
         return None
-
-    def log_earlier(why: str) -> None:
-        logger.error(
-            "once: schedule %r: an earlier version can't be read, its windows don't run: %s",
-            known.name,
-            why,
-            extra=about("schedule_unreadable", entry=known.name),
-        )
 
     entry = make(known.text)
     if known.deleted:

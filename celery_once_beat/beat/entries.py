@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class Entries(Making):
         self._newest = _BEGINNING
         #: How many are untracked.
         self.untracked = 0
-        self._logged = Logged()
+        self._logged = Logged(math.inf)
 
     def __len__(self) -> int:
         """How many there are."""

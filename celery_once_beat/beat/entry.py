@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import ScheduleError, UndecidedError
@@ -86,10 +87,18 @@ class BeatEntry:
 
     # -- what it is -------------------------------------------------------------------------------------------
 
+    #: Its schedule, in its own time zone if it sets one; see :class:`Timetable` for these.
+    when = property(attrgetter("timetable.when"))
+    offset = property(attrgetter("timetable.offset"))
+    one_off = property(attrgetter("timetable.one_off"))
+    #: See :class:`Progress`.
+    came_at = property(attrgetter("progress.came_at"))
+    absent_at = property(attrgetter("progress.absent_at"))
+
     @property
-    def when(self) -> Any:
-        """Its schedule, in its own time zone if it sets one."""
-        return self.timetable.when
+    def since(self) -> datetime | None:
+        """The cursor from which the definition counts, by the store."""
+        return self.progress.since
 
     @property
     def words(self) -> str:
@@ -102,31 +111,6 @@ class BeatEntry:
     def definition(self) -> tuple[object, ...]:
         """If a part of it changes, the entry has to be loaded again."""
         return self.fingerprint, self.policy, self.tracked or self.astray, self.timing
-
-    @property
-    def offset(self) -> timedelta:
-        """How much later it starts than its schedule says (``spread``)."""
-        return self.timetable.offset
-
-    @property
-    def one_off(self) -> bool:
-        """Whether only the first window after ``since`` is one."""
-        return self.timetable.one_off
-
-    @property
-    def since(self) -> datetime | None:
-        """The cursor from which the definition counts, by the store."""
-        return self.progress.since
-
-    @property
-    def came_at(self) -> datetime | None:
-        """When it came into the schedule, as exactly as the scheduler knows."""
-        return self.progress.came_at
-
-    @property
-    def absent_at(self) -> datetime | None:
-        """When this beat's schedule had no such entry."""
-        return self.progress.absent_at
 
     @property
     def counts_from(self) -> datetime | None:
@@ -251,7 +235,7 @@ class BeatEntry:
         try:
             start = self.after(cursor)
         except UndecidedError as exc:
-            return exc.asked + self.offset  # not before: then it is asked on
+            return exc.asked + self.timetable.offset  # not before: then it is asked on
         self.timetable.check_apart(cursor, start)
         return start
 
@@ -279,7 +263,8 @@ class BeatEntry:
 
     def _is_spent(self, start: datetime) -> bool:
         """Whether a one-off has had its window by ``start``."""
-        return self.one_off and self.since is not None and start > self.since
+        since = self.progress.since
+        return self.timetable.one_off and since is not None and start > since
 
     def starts(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Yield the starts after ``after`` up to and including ``until``, as long as it takes. Raises ScheduleError."""

@@ -96,7 +96,7 @@ class Plan:
             try:
                 start = entry.after(newest)
             except UndecidedError as exc:
-                return exc.asked + entry.offset <= until
+                return exc.asked + entry.timetable.offset <= until
             if start is None or start > until:
                 return False
             self._starts.append(start)

@@ -21,6 +21,7 @@ would publish it: if there was no time, it waits here, and nothing is claimed me
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -124,7 +125,7 @@ class Publishing(Scheduler):
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
         #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
-        self._logged = Logged()
+        self._logged = Logged(math.inf)
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str]] = {}
         super().__init__(*args, **kwargs)

@@ -88,7 +88,7 @@ class Recovery:
         #: Shards with more overdue windows than were read, and shards where a window was moved since.
         self._full: set[int] = set()
         self._moved: set[int] = set()
-        self._logged = Logged()
+        self._logged = Logged(math.inf)
         #: The last change of each shard that was known before the last sweep.
         self._changed_since: list[int] = []
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from celery.backends.base import DisabledBackend
@@ -43,7 +42,8 @@ class Results:
         self._app = app
         #: Window → its task id, when to ask for it (time.monotonic()), and how long to wait then.
         self._watched: dict[WindowKey, tuple[str, float, float]] = {}
-        self._found: deque[tuple[WindowKey, str]] = deque()
+        #: The windows whose result has come, each with the outcome that it says.
+        self.found: deque[tuple[WindowKey, str]] = deque()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._stopped = False
@@ -59,14 +59,6 @@ class Results:
             self._thread = threading.Thread(target=self._run, name="once-results", daemon=True)
             self._thread.start()
         self._wake.set()
-
-    def found(self) -> list[tuple[WindowKey, str]]:
-        """Return the windows whose result has come, each with the outcome that it says."""
-        return [self._found.popleft() for _ in range(len(self._found))]
-
-    def put_back(self, found: Iterable[tuple[WindowKey, str]]) -> None:
-        """Give back what :meth:`found` returned and couldn't be used yet, for its next call."""
-        self._found.extend(found)
 
     def stop(self) -> None:
         """Ask for nothing more; doesn't wait for an answer."""
@@ -95,7 +87,7 @@ class Results:
             outcome = None
         if outcome is not None:
             self._watched.pop(window, None)
-            self._found.append((window, outcome))
+            self.found.append((window, outcome))
         elif window in self._watched:
             step = min(step * 2, _STEPS[1])
             self._watched[window] = task_id, time.monotonic() + step, step

@@ -333,12 +333,12 @@ class OnceSchedulerMixin(Publishing):
 
         Raises StoreUnavailableError; what is left then is for the next look.
         """
-        found = self._results.found()
-        for position, (key, outcome) in enumerate(found):
+        for _ in range(len(self._results.found)):
+            key, outcome = self._results.found.popleft()
             try:
                 reply = self.store.close_by_result(key, self.beat_id, outcome)
             except StoreUnavailableError:
-                self._results.put_back([*found[position + 1 :], found[position]])
+                self._results.found.append((key, outcome))  # next time the others come first
                 raise
             except OnceError as exc:  # who takes it has said so
                 logger.debug("once: %s", exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule
@@ -33,23 +34,18 @@ _LEAST_APART = timedelta(milliseconds=1)
 class Earlier:
     """An earlier definition of an entry that was set at run time. ``until`` (aware UTC) is its last instant."""
 
-    __slots__ = ("_entry", "_logged", "_make", "until")
-
     def __init__(self, until: datetime, make: Callable[[], BeatEntry | None]) -> None:
         self.until = until
-        self._make: Callable[[], BeatEntry | None] | None = make
-        self._entry: BeatEntry | None = None
+        self._make = make
         self._logged = False
 
-    @property
+    @cached_property
     def entry(self) -> BeatEntry | None:
         """The entry that it makes; None: there was none, or it can't be read.
 
         Made when it is first asked for, since mostly nothing is owed by it.
         """
-        if self._make is not None:
-            self._entry, self._make = self._make(), None
-        return self._entry
+        return self._make()
 
     def next(self, start: datetime) -> datetime | None:
         """Return its first start after ``start``; None where there is none up to ``until``, or it can't say."""
@@ -63,15 +59,16 @@ class Earlier:
             raise
         except ScheduleError as exc:  # it must not hold up the definition that took its place
             if not self._logged:
-                self._logged, name = True, self.entry.name
-                logger.error(
-                    "once: schedule %r: an earlier version can't say when it starts, its windows don't run: %s",
-                    name,
-                    exc,
-                    extra=about("schedule_unreadable", entry=name),
-                )
+                self._logged = True
+                log_earlier(self.entry.name, "can't say when it starts", exc)
             return None
         return found if found is not None and found <= self.until else None
+
+
+def log_earlier(name: str, trouble: str, why: object) -> None:
+    """Log that windows which an earlier definition owes don't run."""
+    text = f"once: schedule %r: an earlier version {trouble}, its windows don't run: %s"
+    logger.error(text, name, why, extra=about("schedule_unreadable", entry=name))
 
 
 class Timetable:

