@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -48,6 +48,8 @@ from .server_clock import CURSOR_AHEAD, ServerClock
 logger = guarded(get_logger(__name__))
 
 _LoadReply = Loaded | Superseded | OnceError
+#: A claim as it was sent. The answers to other claims don't change it.
+_Asked = tuple[BeatEntry, Step, ClaimRequest]
 
 #: The action that is logged for a load's news.
 _NEWS = {"new": "entry_new", "changed": "entry_changed", "back": "entry_back"}
@@ -80,14 +82,6 @@ class Claims:
     replaced: bool = False
     #: Redis didn't answer all of them.
     away: StoreUnavailableError | None = None
-
-
-class _Asked(NamedTuple):
-    """A claim as it was sent. The answers to other claims don't change it."""
-
-    entry: BeatEntry
-    step: Step
-    request: ClaimRequest
 
 
 class Claiming:
@@ -284,7 +278,7 @@ class Claiming:
         asked, replaced = self._plan(schedule, now)
         claims = Claims(sent=steady(), replaced=replaced)
         try:
-            replies = self._store.claim_many(self._beat, [each.request for each in asked])
+            replies = self._store.claim_many(self._beat, [request for _, _, request in asked])
         except StoreUnavailableError:
             for entry, step, request in asked:
                 self._entries.claim_unanswered(entry, request.from_cursor, step)
@@ -340,7 +334,7 @@ class Claiming:
                     step.all_missed,
                     step.all_missed_count,
                 )
-                asked.append(_Asked(entry, step, request))
+                asked.append((entry, step, request))
         return asked, replaced
 
     def _count(self, entry: BeatEntry, step: Step, reply: Claimed | Moved, claims: Claims) -> None:

@@ -62,7 +62,7 @@ class Entries(Making):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.scheduled = ScheduleSource()
+        self.scheduled = ScheduleSource("entry", "entry_wrong")
         #: Those that were set at run time; one of the schedule with the same name hides them.
         self.defined = Source("schedule", "schedule_unreadable")
         self._entries: dict[str, BeatEntry] = {}
@@ -136,7 +136,7 @@ class Entries(Making):
 
     def changed(self, schedule: Mapping[str, Any]) -> bool:
         """Whether the number of entries has changed since :meth:`refresh`."""
-        return len(schedule) != self.scheduled.size
+        return len(schedule) != len(self.scheduled.entries) + len(self.scheduled.wrong)
 
     def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> list[BeatEntry]:
         """Make the entries those of ``schedule``. One whose definition is the same continues where it is.
@@ -325,13 +325,8 @@ class Entries(Making):
         return [entry for name in self._paused if (entry := self.get(name)) is not None]
 
     @property
-    def still_unloaded(self) -> int:
-        """How many these are."""
-        return len(self._unloaded)
-
-    @property
     def all_loaded(self) -> bool:
-        """Whether there are none of these."""
+        """Whether this beat knows the cursors of all that are neither paused nor resting."""
         return not self._unloaded
 
     def reload(self, name: str) -> None:

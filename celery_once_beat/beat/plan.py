@@ -29,15 +29,14 @@ _ANY_WAIT = timedelta(seconds=300)
 class Plan:
     """The steps of one entry from its cursor on, and the starts that were found for them; each is looked for once."""
 
-    __slots__ = ("_begin", "_cursor", "_made_at", "_starts", "_steps", "searching")
+    __slots__ = ("_cursor", "_made_at", "_starts", "_steps", "searching")
 
     def __init__(self, cursor: datetime) -> None:
         self._cursor = cursor
         self._steps: deque[Step] = deque()
         self._made_at = _BEGINNING
+        #: Those up to the cursor are dropped when more are looked for.
         self._starts: list[datetime] = []
-        #: Position of the first start after the cursor.
-        self._begin = 0
         #: What is due hasn't all been found yet: :meth:`step` says more when it is asked again.
         self.searching = False
 
@@ -64,43 +63,30 @@ class Plan:
             self.drop()  # another beat claimed: what was to be passed over is no longer the same
         while self._steps and self._steps[0].start <= cursor:
             self._steps.popleft()
-        if not self._pass(cursor):
-            self._starts, self._begin = [], 0
+        passed = bisect_right(self._starts, cursor)
+        if cursor != self._cursor and cursor not in self._starts[passed - 1 : passed]:
+            self._starts.clear()  # it is none of them, so others may follow it
         self._cursor = cursor
-        return bool(self._steps) or self._begin < len(self._starts)
-
-    def _pass(self, cursor: datetime) -> bool:
-        """Leave the starts up to ``cursor`` behind; False where it is none of them, so that others may follow it."""
-        if cursor == self._cursor:
-            return True
-        position = bisect_right(self._starts, cursor, self._begin)
-        if position == self._begin or self._starts[position - 1] != cursor:
-            return False
-        self._begin = position
-        if self._begin > len(self._starts) // 2:
-            del self._starts[: self._begin]
-            self._begin = 0
-        return True
+        return bool(self._steps) or passed < len(self._starts)
 
     def _find(self, entry: BeatEntry, now: datetime) -> Iterable[Step]:
+        del self._starts[: bisect_right(self._starts, self._cursor)]
         self.searching = self._search(entry, now)
-        return next_steps(self._starts, now, entry.policy, begin=self._begin, more=self.searching)
+        return next_steps(self._starts, now, entry.policy, more=self.searching)
 
     def _search(self, entry: BeatEntry, until: datetime) -> bool:
         """Look for starts up to ``until``, for a short time; returns whether there may be more."""
-        if self._begin == len(self._starts):
+        if not self._starts:
             entry.timetable.forget()
         began = time.monotonic()
-        newest = self._starts[-1] if self._begin < len(self._starts) else self._cursor
         while True:
             try:
-                start = entry.after(newest)
+                start = entry.after(self._starts[-1] if self._starts else self._cursor)
             except UndecidedError as exc:
                 return exc.asked + entry.timetable.offset <= until
             if start is None or start > until:
                 return False
             self._starts.append(start)
-            newest = start
             if time.monotonic() - began > _SLICE:
                 return True
 

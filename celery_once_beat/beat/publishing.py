@@ -478,15 +478,13 @@ class Publishing(Scheduler):
         if self.broker_trouble or (self._alarm.was_on and not self._alarm.on):
             self._drop_broker()
         alive = not self.broker_trouble and not self._alarm.on
-        if alive == self._broker_down:
-            log = logger.warning if alive else logger.error
-            if alive:
-                what = "the broker answers again"
-            elif self.broker_trouble:
-                what = f"the broker doesn't answer, nothing is claimed: {self.broker_trouble}"
-            else:
-                what = "the broker takes no messages, since its memory or its disk is full: nothing is claimed"
-            log("once: %s", what, extra=about("broker_back" if alive else "broker_away"))
+        if alive and self._broker_down:
+            logger.warning("once: the broker answers again", extra=about("broker_back"))
+        elif not alive and not self._broker_down:
+            what = "takes no messages, since its memory or its disk is full: nothing is claimed"
+            if self.broker_trouble:
+                what = f"doesn't answer, nothing is claimed: {self.broker_trouble}"
+            logger.error("once: the broker %s", what, extra=about("broker_away"))
         self._broker_down = not alive
         return alive
 

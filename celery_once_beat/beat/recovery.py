@@ -73,7 +73,7 @@ class Recovery:
         self._some_wait = False
         self._some_may_wait_until = 0.0
         self._next_look = 0.0
-        #: The beats that lived at the last sweep, for warnings. Scripts know it by themselves.
+        #: The beats that lived at the last sweep that reached their list, for warnings. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
         self._known_in: set[int] = set()
@@ -131,11 +131,6 @@ class Recovery:
         waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
         self._some_wait = found.lines or waiting
         return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
-
-    @property
-    def heard(self) -> bool:
-        """Whether the last sweep told the node with the list of beats that this one lives; else ``alive`` is older."""
-        return isinstance(self.found.heartbeat, Heartbeat)
 
     def expect_waiting(self) -> None:
         """Look between sweeps for a while: windows were claimed that may have to wait."""

@@ -25,7 +25,7 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about, guarded, log_window
 from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Store, check_client
+from celery_once_beat.store import BeatReport, Closed, Heartbeat, Store, check_client
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import failure_words, shown
 
@@ -42,6 +42,7 @@ from .recovery import Recovery
 from .results import Results
 from .server_clock import ServerClock
 from .setup_check import SetupCheck
+from .sources import log_left_out
 from .stopping import held_back
 
 logger = guarded(get_logger(__name__))
@@ -302,7 +303,7 @@ class OnceSchedulerMixin(Publishing):
         """
         looked_at = 0.0 if self._failing else self._heartbeat_file.looks()
         overdue = self._recovery.sweep(self._report())
-        if self._recovery.heard and not self._failing:
+        if isinstance(self._recovery.found.heartbeat, Heartbeat) and not self._failing:
             self._heartbeat_file.heard(looked_at)
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
@@ -361,7 +362,7 @@ class OnceSchedulerMixin(Publishing):
             len(entries),
             entries.untracked,
             __version__,
-            unloaded=entries.still_unloaded,
+            unloaded=len(entries.unloaded()),
             failing=self._failing,
             failing_for=steady() - self._failing_since if self._failing else 0.0,
             left_out=entries.left_out(),
@@ -540,14 +541,10 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         # The base would ask for the time at each entry, which takes it longer than all the rest.
         now = self.app.now()
         for name, entry in entries.items():
-            with guard(partial(_log_left_out, name)):
+            with guard(partial(log_left_out, name)):
                 known = entry if isinstance(entry, ScheduleEntry) else {"last_run_at": now, **entry}
                 when = known.schedule if isinstance(known, ScheduleEntry) else known.get("schedule")
                 if not isinstance(when, (int, float, timedelta)) and not hasattr(when, "is_due"):
                     raise SettingError(f"schedule: found {shown(when)}, expected seconds, a timedelta or a crontab()")
                 made[name] = self._maybe_entry(name, known)  # type: ignore[attr-defined]  # celery-types lacks it
         return made
-
-
-def _log_left_out(name: object, why: str) -> None:
-    logger.error("once: entry %s is left out: %s", shown(name), why, extra=about("entry_wrong", entry=name))

@@ -52,18 +52,16 @@ class Source:
         """Note that it has something of that name that can't be an entry; a lasting trouble is logged once."""
         if self.wrong.get(name) != why:
             self.wrong[name] = why
-            logger.error(
-                "once: %s %s is left out: %s", self._noun, shown(name), why, extra=about(self._action, entry=name)
-            )
+            log_left_out(name, why, self._noun, self._action)
+
+
+def log_left_out(name: object, why: str, noun: str = "entry", action: str = "entry_wrong") -> None:
+    """Log that something can't be an entry, and why."""
+    logger.error("once: %s %s is left out: %s", noun, shown(name), why, extra=about(action, entry=name))
 
 
 class ScheduleSource(Source):
     """The schedule of Celery's scheduler, the base of this beat's. It is polled as a whole."""
-
-    def __init__(self) -> None:
-        super().__init__("entry", "entry_wrong")
-        #: How many entries it had at the last poll.
-        self.size = -1
 
     def poll(self, schedule: Mapping[str, Any], absent_at: datetime | None, making: Making) -> Changes:
         """Compare ``schedule`` with what it was. An entry whose definition is the same stays the same object.
@@ -71,7 +69,7 @@ class ScheduleSource(Source):
         ``absent_at`` (aware UTC) is when the last schedule was known to be still in force: what is new counts from
         there, unless it says itself from when; None: there was none.
         """
-        before, self.entries, self.size = self.entries, {}, len(schedule)
+        before, self.entries = self.entries, {}
         made = []
         for name, source in list(schedule.items()):
             with guard(partial(self.leave_out, name)):

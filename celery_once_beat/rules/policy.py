@@ -363,10 +363,8 @@ class Step:
         return self.missed_count + (not self.run)
 
 
-def next_steps(
-    due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, begin: int = 0, more: bool = False
-) -> list[Step]:
-    """Plan the next claims, in order. ``due`` are the starts up to now, in order; those before ``begin`` are claimed.
+def next_steps(due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, more: bool = False) -> list[Step]:
+    """Plan the next claims, in order. ``due`` are the starts up to now that aren't claimed, in order.
 
     If none is more than ``tolerance`` late, all run. Else ``catch_up`` says which: the newest of all that
     are due (``latest``), the newest ``max_catch_up`` of the late ones and those on time (``all``), or only those on
@@ -374,34 +372,31 @@ def next_steps(
 
     ``more``: further starts are due that aren't known yet. Returns [] if nothing is due or can be decided yet.
     """
-    late = _count_before(due, begin, now, policy.tolerance)
-    all_late_known = not more or late < len(due)
+    late = _count_before(due, now, policy.tolerance)
     limits = [each for each in (policy.grace, policy.cron_starting_deadline) if each is not None]
-    old = _count_before(due, begin, now, min(limits)) if limits else begin
-    if policy.catch_up == "latest" and late > begin:
+    old = _count_before(due, now, min(limits)) if limits else 0
+    if policy.catch_up == "latest" and late:
         # Only the newest runs, so the last late one is kept until the newest is known.
         first = late - 1 if more else max(len(due) - 1, old)
         decided = not more
     else:
         most = policy.max_catch_up if policy.catch_up == "all" else 0
-        first = max(late - most, begin, old)
-        decided = all_late_known
-    passed = first - begin
+        first = max(late - most, old)
+        decided = not more or late < len(due)  # all late ones are known
     if first == len(due) or not decided:
-        if not passed or (more and passed < _MOST_MISSED_AT_ONCE):
+        if not first or (more and first < _MOST_MISSED_AT_ONCE):
             return []
-        start = due[first - 1]
-        return [Step(start, False, _newest(due, begin, first - 1), passed - 1)]
+        return [Step(due[first - 1], False, _newest(due, first - 1), first - 1)]
     steps = [Step(start, True) for start in due[first : first + _MOST_PLANNED]]
-    if passed:
-        steps[0] = replace(steps[0], missed=_newest(due, begin, first), missed_count=passed)
+    if first:
+        steps[0] = replace(steps[0], missed=_newest(due, first), missed_count=first)
     return steps
 
 
-def _newest(due: Sequence[datetime], begin: int, end: int) -> tuple[datetime, ...]:
-    return tuple(due[max(begin, end - _MOST_LISTED) : end])
+def _newest(due: Sequence[datetime], end: int) -> tuple[datetime, ...]:
+    return tuple(due[max(end - _MOST_LISTED, 0) : end])
 
 
-def _count_before(due: Sequence[datetime], begin: int, now: datetime, seconds: float) -> int:
+def _count_before(due: Sequence[datetime], now: datetime, seconds: float) -> int:
     """Return the index of the first start that isn't more than ``seconds`` old."""
-    return bisect_left(due, now - timedelta(seconds=seconds), begin)
+    return bisect_left(due, now - timedelta(seconds=seconds))

@@ -75,7 +75,7 @@ def test_what_is_logged_once_fills_no_memory() -> None:
     logged = Logged()
     assert [logged.is_new("one") for _ in range(2)] == [True, False]
     assert all(logged.is_new(number) for number in range(10_000))
-        assert logged.is_new("one")
+    assert logged.is_new("one")
 
 
 def test_a_lasting_trouble_is_new_once() -> None:

@@ -229,7 +229,7 @@ def claims(due: list[datetime], policy: EntryPolicy, look: int = 10**9) -> Itera
     begin = known = 0
     while known < len(due) or begin < known:
         known = min(known + look, len(due))
-        steps = next_steps(due[:known], NOW, policy, begin=begin, more=known < len(due))
+        steps = next_steps(due[begin:known], NOW, policy, more=known < len(due))
         yield from steps
         begin = due.index(steps[-1].start) + 1 if steps else begin
 
