@@ -294,15 +294,6 @@ def test_a_definition_that_changed_behind_the_rows(beat: Beat) -> None:
     assert not beat.claim(2).won, "nor of one that is gone"
 
 
-def test_a_schedule_that_changes_its_mind(beat: Beat) -> None:
-    """What it said before doesn't count: the row goes on with what it says now."""
-    fickle = Fickle(app=beat.app)
-    beat.load(beat.entry("a", fickle))
-    fickle.every = 5 * MINUTE
-    assert not beat.claim(1).won
-    assert starts(beat.claim(5)) == [("a", 5)]
-
-
 def test_a_schedule_that_breaks_later(beat: Beat) -> None:
     """It rests, and is asked again later; the others go on."""
     fickle = Fickle(app=beat.app)

@@ -341,51 +341,31 @@ def test_a_refresh_keeps_cursors() -> None:
 
 
 def test_a_refresh_with_entries_made_anew_keeps_cursors() -> None:
-    """A reload of the schedule makes new entry objects; equal ones change nothing but the object."""
-    rows = loaded(rows_of({"a": entry()}))
-    fresh = entry()
-    rows.refresh({"a": fresh})
+    """A reload of the schedule makes new entry objects; equal ones change nothing but the object that is asked."""
+    first, second = entry(Weak(app=APP)), entry(Weak(app=APP))
+    rows = loaded(rows_of({"a": first}))
+    first.schedule.broken, second.schedule.minutes = True, 5  # type: ignore[attr-defined]
+    rows.refresh({"a": second})
     assert rows.unloaded() == []
-    row = rows.get("a")
-    assert row is not None
-    assert row.source is fresh
-    assert rows.next_due() == NOW + MINUTE
-
-
-def test_the_schedule_of_the_newest_entry_object_is_asked() -> None:
-    """One that looks the same may know more by now."""
-    first, second = Weak(app=APP), Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(first)}))
-    first.broken, second.minutes = True, 5
-    rows.refresh({"a": entry(second)})
     (row,) = rows.due(NOW + 5 * MINUTE, 10)
+    assert row.source is second
     assert row.step(NOW + 5 * MINUTE) == Step(NOW + 5 * MINUTE, True)
 
 
-def test_a_changed_definition_is_loaded_as_a_new_one() -> None:
-    """Another schedule: no cursor, nothing known, and no time at which it was loaded."""
+@pytest.mark.parametrize(
+    ("changed", "known", "loaded_at"), [(entry(90.0), None, 0), (entry(once={"max_attempts": 9}), NOW, 5)]
+)
+def test_what_a_changed_definition_keeps(changed: Any, known: datetime | None, loaded_at: int) -> None:
+    """Of another schedule nothing is known, nor when it was loaded. Other limits are no later definition."""
     rows = loaded(rows_of({"a": entry(60.0)}))
-    old = rows.get("a")
-    assert old is not None
+    (old,) = rows
     old.progress.loaded_at = 5
-    rows.refresh({"a": entry(90.0)})
+    rows.refresh({"a": changed})
     (row,) = rows.unloaded()
-    assert (row.cursor, row.progress.known, row.progress.loaded_at) == (None, None, 0)
-    assert row.fingerprint != old.fingerprint
+    assert (row.cursor, row.progress.known, row.progress.loaded_at) == (None, known, loaded_at)
+    assert (row.fingerprint == old.fingerprint) is (known is not None)
+    assert (row.policy == old.policy) is (known is None)
     assert rows.due(NOW + 999 * MINUTE, 10) == []
-
-
-def test_changed_limits_are_loaded_under_the_same_definition() -> None:
-    """Other limits: loaded anew, since the store has to know them, but not as a later definition."""
-    rows = loaded(rows_of({"a": entry()}))
-    old = rows.get("a")
-    assert old is not None
-    old.progress.loaded_at = 5
-    rows.refresh({"a": entry(once={"max_attempts": 9})})
-    (row,) = rows.unloaded()
-    assert (row.cursor, row.progress.known, row.progress.loaded_at) == (None, NOW, 5)
-    assert row.fingerprint == old.fingerprint
-    assert row.policy.max_attempts == 9
 
 
 def test_an_entry_that_left_is_forgotten() -> None:
@@ -468,25 +448,14 @@ def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
     assert rows.next_due() is None
 
 
-def test_a_changed_definition_does_not_rest_for_the_old_one() -> None:
-    """What was broken, or another beat's, may be mended."""
-    rows = loaded(rows_of({"a": entry()}))
+@pytest.mark.parametrize("every", [60.0, 90.0])
+def test_a_rest_is_of_one_definition(every: float) -> None:
+    """One that changed may be mended. A schedule that is reloaded every few seconds doesn't end a rest."""
+    rows = loaded(rows_of({"a": entry(60.0)}))
     (row,) = rows.due(NOW + MINUTE, 10)
     rows.rest(row, "broken", seconds=30.0)
-    rows.refresh({"a": entry(90.0)})
-    assert rows.unloaded() == [rows.get("a")]
-    rows.wake(steady() + 30)
-    assert rows.unloaded() == [rows.get("a")]
-
-
-def test_a_row_that_rests_goes_on_resting_over_a_refresh() -> None:
-    """A schedule that is reloaded every few seconds doesn't end a rest."""
-    table = {"a": entry()}
-    rows = loaded(rows_of(table))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    rows.rest(row, "broken", seconds=30.0)
-    rows.refresh({"a": entry()})
-    assert rows.unloaded() == []
+    rows.refresh({"a": entry(every)})
+    assert rows.unloaded() == ([] if every == 60.0 else [rows.get("a")])
     assert rows.next_due() is None, "a rest isn't for a tick to end"
     rows.wake(steady() + 30)
     assert rows.unloaded() == [rows.get("a")]
@@ -636,21 +605,14 @@ def test_rows_for_which_there_was_no_time_come_first() -> None:
 
 
 def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:
-    """A yearly entry isn't forgotten between two windows."""
+    """A yearly entry isn't forgotten between two windows, and one whose schedule fails can be loaded."""
     day = 86_400.0
-    table = {"minute": entry(60.0), "week": entry(7 * day), "half a year": entry(182 * day)}
-    rows = rows_of(table)
-    found = {name: rows.get(name).timetable.ttl(NOW) / day for name in table}  # type: ignore[union-attr]
-    assert found["minute"] == found["week"] == 30
+    every = {"minute": 60.0, "week": 7 * day, "half a year": 182 * day, "broken": Broken(app=APP)}
+    found = {
+        row.name: row.timetable.ttl(NOW) / day for row in rows_of({name: entry(each) for name, each in every.items()})
+    }
+    assert found["minute"] == found["week"] == found["broken"] == 30
     assert found["half a year"] >= 3 * 182
-
-
-def test_the_life_of_a_broken_entry_is_known_too() -> None:
-    """Its definition can be loaded although its schedule fails."""
-    rows = rows_of({"a": entry(Broken(app=APP))})
-    row = rows.get("a")
-    assert row is not None
-    assert row.timetable.ttl(NOW) == 30 * 86_400
 
 
 def test_rows_that_are_loaded_anew_are_due_once() -> None:
