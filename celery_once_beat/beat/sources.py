@@ -76,13 +76,13 @@ class ScheduleSource(Source):
                 entry, old = making.make(name, source), before.get(name)
                 if old is not None and old.definition == entry.definition:
                     old.set_source(source)
-                    entry = old
-                else:
-                    made.append(entry)
+                    self.entries[name] = old
+                    continue
                 if old is None and entry.counts_from is None:
                     entry.set_first_seen(None, absent_at)
                 elif old is not None and old.fingerprint == entry.fingerprint:
                     entry.copy_progress_from(old)
+                made.append(entry)
                 self.entries[name] = entry
         gone = [name for name in {**before, **self.wrong} if name not in self.entries]
         self.wrong = {name: self.wrong[name] for name in gone if name in schedule}
