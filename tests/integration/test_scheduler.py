@@ -775,10 +775,10 @@ def test_a_result_that_can_not_be_told_yet(
         scheduler = schedulers()
         away = next(name for name in map(str, range(1000)) if scheduler.store.shard_of(name) == 0)
         found = [(WindowKey(name, soon()), "done") for name in (away, "tick")]
-        scheduler._results.put_back(found)
+        scheduler._results.found.extend(found)
         with pytest.raises(StoreUnavailableError):
             scheduler._close_by_result()
-        assert scheduler._results.found() == found[::-1]
+        assert [*scheduler._results.found] == found[::-1]
 
 
 @pytest.mark.parametrize("nested", [False, True])
