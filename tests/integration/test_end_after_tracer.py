@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Task
+from celery.app import trace
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
 from celery.worker.request import Request
@@ -19,6 +21,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System, once_soon
 
+from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreDataError, StoreUnavailableError
 from celery_once_beat.store.model import Begun, Busy
@@ -222,6 +225,21 @@ def test_an_end_travels_with_the_next_begin(worker: Worker, monkeypatch: pytest.
     assert worker.account.counts == {"done": 2}
     assert not leases(worker)._held
     assert not leases(worker)._ends
+
+
+@pytest.mark.parametrize("base", [Task, OnceTask], ids=["of another base", "of this package"])
+def test_an_end_goes_before_a_body_without_a_window(worker: Worker, patient: None, base: type[Any]) -> None:
+    """That one may hold the GIL for longer than a lease, or kill the process: a success is recorded by then."""
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append(worker.account.counts)
+
+    plain: Any = worker.app.task(look, name="proj.plain", base=base, shared=False)
+    worker.trace(lambda: "worked")
+    assert worker.account.counts == {}, "its end waits"
+    trace.build_tracer(plain.name, plain, app=worker.app)("one", (), {}, {"id": "one", "is_eager": False})
+    assert seen == [{"done": 1}]
 
 
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
