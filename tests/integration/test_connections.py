@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -217,19 +217,6 @@ def test_a_proxy_that_knows_no_hello(start_redis: Callable[..., RedisServer], sy
     system.check_law = False
 
 
-@pytest.mark.parametrize("by", ["url", "options"])
-@pytest.mark.long
-def test_a_credential_provider(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
-    """User and password by a class of the user's own, named as kombu and Celery have it named."""
-    server, provider = start_redis(), "apps.credentials.Provider"
-    set_user(server, "~*", "&*", "+@all")
-    url, options = server.url(), {"credential_provider": provider}
-    if by == "url":
-        url, options = f"{url}?credential_provider={provider}", {}
-    with with_password(server), connected(system, url, **options):
-        runs_windows(system)
-
-
 @pytest.mark.long
 def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
     """A certificate of another authority: one clear line, no traceback, and everybody waits."""
@@ -243,15 +230,28 @@ def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: Syst
 # --------------------------------------------------------------------------- password, user, socket
 
 
-@pytest.mark.parametrize("by", ["url", "options"])
+PROVIDER = "apps.credentials.Provider"
+#: What the user may, or None for the default one; what is made of the server's URL and of its socket's path; options.
+WAYS: dict[str, tuple[Sequence[str] | None, Callable[[str, Path], str], dict[str, str]]] = {
+    "password, url": (None, lambda url, _: url.replace("://", f"://:{SECRET}@"), {}),
+    "password, options": (None, lambda url, _: url, {"password": SECRET}),
+    "socket": (None, lambda _, path: f"redis+socket://:{SECRET}@{path}?virtual_host=0", {}),
+    "provider, url": (["~*", "&*", "+@all"], lambda url, _: f"{url}?credential_provider={PROVIDER}", {}),
+    "provider, options": (["~*", "&*", "+@all"], lambda url, _: url, {"credential_provider": PROVIDER}),
+    "no more rights than it needs": (rights(), lambda url, _: url.replace("://", f"://once:{SECRET}@"), {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.long
-def test_a_password(start_redis: Callable[..., RedisServer], system: System, by: str) -> None:
-    """In the URL, or in the options; shown nowhere."""
-    server = start_redis()
-    url, options = server.url(), {"password": SECRET}
-    if by == "url":
-        url, options = url.replace("://", f"://:{SECRET}@"), {}
-    with with_password(server), connected(system, url, **options):
+def test_who_it_is(start_redis: Callable[..., RedisServer], system: System, way: str) -> None:
+    """A password, a user by a class of the user's own or with the document's rights; a socket. It is shown nowhere."""
+    may, address, options = WAYS[way]
+    path = Path("/tmp") / f"once-{os.getpid()}.sock"  # a socket's path may be 107 bytes long
+    server = start_redis(args=("--unixsocket", str(path)))
+    if may is not None:
+        set_user(server, *may)
+    with with_password(server), connected(system, address(server.url(), path), **options):
         runs_windows(system)
 
 
@@ -272,25 +272,6 @@ def test_a_wrong_password(start_redis: Callable[..., RedisServer], system: Syste
     server = start_redis()
     with with_password(server, "another"), connected(system, server.url().replace("://", given)):
         is_said_once(system, "invalid username-password pair")
-
-
-@pytest.mark.long
-def test_a_unix_socket(start_redis: Callable[..., RedisServer], system: System, tmp_path: Path) -> None:
-    """Celery's way to write it, with a password."""
-    path = Path("/tmp") / f"once-{os.getpid()}.sock"  # a socket's path may be 107 bytes long
-    server = start_redis(args=("--unixsocket", str(path)))
-    url = f"redis+socket://:{SECRET}@{path}?virtual_host=0"
-    with with_password(server), connected(system, url):
-        runs_windows(system)
-
-
-@pytest.mark.long
-def test_a_user_with_no_more_than_it_needs(start_redis: Callable[..., RedisServer], system: System) -> None:
-    """The document's list suffices for a beat, a worker and a probe."""
-    server = start_redis()
-    set_user(server, *rights())
-    with connected(system, server.url().replace("://", f"://once:{SECRET}@")):
-        runs_windows(system)
 
 
 @pytest.mark.parametrize("without", ["evalsha", "hset"])
