@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -19,6 +20,7 @@ from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
+from celery_once_beat.worker.errands import errands_of
 from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.notes import notes_of
 from celery_once_beat.worker.protocol import is_death, see_through
@@ -259,6 +261,14 @@ def test_what_is_raised_from_outside_while_the_store_is_away() -> None:
     with pytest.raises(SystemExit):
         see_through(send, 60.0, said.append)
     assert len(said) == 1
+
+
+def test_what_is_sent_as_the_worker_ends_is_not_said_to_be_left(app: Celery) -> None:
+    """Who waits for an errand may wake before its sender notes that it is done."""
+    errands, sent = errands_of.of(app), Future[None]()
+    sent.set_result(None)
+    errands._unsent[sent] = lambda exc: pytest.fail(str(exc))
+    errands.finish(0.0)
 
 
 class OddError(Exception):
