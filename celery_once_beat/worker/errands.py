@@ -57,8 +57,8 @@ class Errands:
 
     def finish(self, seconds: float = _AT_END) -> None:
         """Wait until all is sent, but not for longer; what is left goes to its ``unrecorded``."""
-        wait(self._unsent.copy(), seconds)
-        for future in list(self._unsent):
+        # What has been sent may not have left _unsent yet: a future wakes who waits before it calls back.
+        for future in wait(self._unsent.copy(), seconds).not_done:
             unrecorded = self._unsent.pop(future, None)
             if unrecorded is not None:
                 unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
