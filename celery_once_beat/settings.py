@@ -91,6 +91,11 @@ class Settings(Options):
 _OURS = [each.name for each in fields(Options) if ROWS[each.name].setting is None]
 #: If unset, these follow the app's other settings: ``app.conf`` shows None.
 _DERIVED = ("redis_url", "redis_options", "key_prefix", "heartbeat_file")
+#: Settings that this package had before its first release, and what to do instead.
+_GONE = {
+    "publish_without_store": "while Redis is away, nothing is claimed; once_beat_catch_up says what runs afterwards",
+    "run_without_store": "while Redis is away, messages of windows wait; what must run all the same is no OnceTask",
+}
 #: So that ``app.conf.once_beat_lease`` can be read where it is unset.
 _SHOWN = {
     PREFIX + name: None if name in _DERIVED else value for name, value in vars(Options()).items() if name in _OURS
@@ -124,6 +129,8 @@ def _given(app: Celery, known: Iterable[str]) -> list[str]:
             if written == name or written.lower() != name:  # Django's other settings are none of the app's
                 given.append(rest)
             continue
+        if rest in _GONE:
+            raise SettingError(f"{written}: there is no such setting any more, remove it; {_GONE[rest]}")
         before = written[: len(written) - len(rest)] if namespace else PREFIX
         names = [setting.upper() for setting in known] if before.isupper() else known
         hint = did_you_mean(rest.upper() if before.isupper() else rest, names, before.__add__)

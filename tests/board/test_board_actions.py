@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import re
 from collections.abc import Iterator
@@ -284,12 +286,15 @@ class Form(NamedTuple):
 
     board: Board
     path: str
+    cookie: str
+    csrf: str
 
     def send(self, order: str = "pause", headers: dict[str, str] | None = None, **fields: str) -> Answer:
         """Send it as a browser does, but for what is given; a header '' isn't sent."""
-        given = {"by": "anna", **fields}
+        given = {"csrf": self.csrf, "by": "anna", **fields}
         sent = {
             "content-type": "application/x-www-form-urlencoded",
+            "cookie": self.cookie,
             "origin": self.board.url,
             "authorization": f"Bearer {TOKEN}",
             **(headers or {}),
@@ -303,7 +308,13 @@ def open_form(system: System, board: Board) -> Form:
     (line,) = set(
         wait_until(lambda: re.findall(r'id="e(\w+)"', board.ask(headers=bearer()).text), "the entry is shown", 60)
     )
-    return Form(board, f"/orders/{line}")
+    return form_of(board, line)
+
+
+def form_of(board: Board, line: str) -> Form:
+    shown = board.ask(f"/orders/{line}", headers=bearer())
+    csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
+    return Form(board, f"/orders/{line}", shown.headers["set-cookie"].partition(";")[0], csrf[1])
 
 
 def bearer() -> dict[str, str]:
@@ -323,7 +334,7 @@ def test_it_only_reads_unless_told_otherwise(system: System, board: Start) -> No
 
 
 def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
-    """Each guard by itself: the token, the origin, the form's type. Then the same form is taken."""
+    """Each guard by itself: the token, the origin, the form's own token, its type. Then the same form is taken."""
     form = open_form(system, acting)
     for headers, status in (
         ({"authorization": ""}, 401),
@@ -337,12 +348,17 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
         ({"sec-fetch-site": "same-site"}, 403),
         ({"sec-fetch-site": "none"}, 403),
         ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, 403),
+        ({"cookie": ""}, 403),
+        ({"cookie": "once_board_csrf=" + "0" * 32}, 403),
         ({"content-type": "text/plain"}, 415),
         ({"content-type": "application/json"}, 415),
         ({"content-type": "multipart/form-data; boundary=x"}, 415),
     ):
         assert form.send(headers=headers).status == status, headers
     for fields, status in (
+        ({"csrf": ""}, 403),
+        ({"csrf": "0" * 64}, 403),
+        ({"csrf": "ü"}, 403),
         ({"by": " "}, 422),
         ({"by": "x" * 500}, 422),
         ({"note": "x" * 5000}, 422),
@@ -363,17 +379,30 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert taken.status == 303
     location = taken.headers["location"]
     assert location.startswith(f"..{form.path.removeprefix('/orders')}?done=Paused.")
-    told = acting.ask(f"/orders{location.removeprefix('..')}", headers=bearer())
+    cookie = {**bearer(), "cookie": form.cookie}
+    told = acting.ask(f"/orders{location.removeprefix('..')}", headers=cookie)
     assert "Paused. What is open goes on." in told.text
     for forged in (location.replace("done=Paused", "done=Resumed"), location.partition("&seal")[0], location + "0"):
-        shown = acting.ask(f"/orders{forged.removeprefix('..')}", headers=bearer())
+        shown = acting.ask(f"/orders{forged.removeprefix('..')}", headers=cookie)
         assert 'class="done"' not in shown.text, "a link from elsewhere says nothing of what was done"
+    elsewhere = acting.ask(f"/orders{location.removeprefix('..')}", headers=bearer())
+    assert 'class="done"' not in elsewhere.text
     assert system.account("hourly").paused
     assert form.send("resume", {"origin": "", "sec-fetch-site": "same-origin"}).status == 303
     assert not system.account("hourly").paused
     assert acting.proc.log.count("once: ordered resume of hourly by anna (by token): ") == 1
     assert TOKEN not in acting.proc.log
     assert "Traceback" not in acting.proc.log
+
+
+def test_a_form_needs_the_boards_cookie(system: System, acting: Board) -> None:
+    """Nobody else can make a form's token: not for no cookie, not for another's, and not for the board's own."""
+    form = open_form(system, acting)
+    for cookie in ("", "x", "0" * 31, "é" * 32, "A" * 32, form.cookie.partition("=")[2]):
+        csrf = hmac.new(cookie.encode(), b"form of ", hashlib.sha256).hexdigest()
+        sent = {"cookie": f"once_board_csrf={cookie}" if cookie.isascii() else ""}
+        assert form.send(headers=sent, csrf=csrf).status == 403, cookie
+    assert not system.account("hourly").paused
 
 
 def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
@@ -411,7 +440,7 @@ def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
         lambda: dict(re.findall(r'<a href="entry/(\w+)">(\w+)</a>', acting.ask(headers=bearer()).text)), "shown", 60
     )
     for line, name in lines.items():
-        form = Form(acting, f"/orders/{line}")
+        form = form_of(acting, line)
         for text in ("0001-01-01T00:00Z", "0001-01-02", "1969-12-31T23:00Z", "9999-12-31T23:59:59Z"):
             assert form.send("run", window=text).status == 422, text
         far = form.send("backfill", since="0001-01-01T00:00Z", until="9999-12-31T00:00Z")
@@ -440,7 +469,7 @@ def test_what_beats_run_can_be_ordered_whatever_code_the_board_has(system: Syste
         "the board shows the entry",
         60,
     )
-    assert Form(acting, f"/orders/{lines[0]}").send("run").status == 303
+    assert form_of(acting, lines[0]).send("run").status == 303
     wait_until(lambda: system.account("new").apart == {"done": 1}, "a worker ran it", 60)
     beat.stop()
 
@@ -454,3 +483,6 @@ def test_the_pages_of_orders_carry_the_policy(system: System, acting: Board) -> 
         assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|javascript:|https?://", answer.text)
+    cookie = acting.ask("/orders", headers=bearer()).headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie

@@ -196,11 +196,14 @@ def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
     shown = mounted.ask(f"/orders/{lines[0]}")
     assert shown.status == 200
     assert "You are anna." in shown.text
+    csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
+    cookie = shown.headers["set-cookie"].partition(";")[0]
 
     def send(user: str, **headers: str) -> Answer:
         given = {**mounted.headers[user], "content-type": "application/x-www-form-urlencoded"}
         given |= {"origin": mounted.board.url, **headers}
-        form = urlencode({"by": "forged", "note": "why"})
+        given["cookie"] = "; ".join(filter(None, [given.get("cookie"), cookie]))
+        form = urlencode({"csrf": csrf[1], "by": "forged", "note": "why"})
         return mounted.board.ask(f"{PATH}/orders/{lines[0]}/pause", "POST", given, form)
 
     assert send("bob").status == 403

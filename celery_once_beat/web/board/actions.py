@@ -1,7 +1,7 @@
 """The pages on which somebody orders something, and the log of orders. They are forms: they need no script.
 
-The guard has seen that a form comes from a page of the board, and from somebody who may act. The browser says where a
-form comes from, with ``Sec-Fetch-Site`` or ``Origin``, and a form without them is refused: so forms carry no token.
+A form carries a CSRF token, which is made from a secret of this process, a cookie of the browser's and who asks. The
+guard has seen that it comes from a page of the board, and from somebody who may act.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from .feed import Feed
 from .guard import FORM_HEADERS, Visitor
 from .page import Line
 
+_COOKIE = "once_board_csrf"
 _FORM = "application/x-www-form-urlencoded"
 #: Most bytes of a form; the longest definition fits.
 _MOST_FORM = 256 * 1024
@@ -45,7 +47,7 @@ _MOST_RECORDS = 200
 #: Most entries that a search names.
 _MOST_FOUND = 100
 
-#: What only this process knows: so nobody else makes a link that says what was done.
+#: What only this process knows: so nobody else makes a form's token, or a link that says what was done.
 _SECRET = secrets.token_bytes(32)
 
 Fields = Mapping[str, Sequence[str]]
@@ -92,14 +94,15 @@ class Actions:
             log, trouble = await asyncio.to_thread(self._desk.log), ""
         except OnceError as exc:
             log, trouble = [], words.plain(exc, 400)
-        return self._html("orders.html", visitor, root="", log=log[:_MOST_RECORDS], trouble=trouble, **values)
+        values |= {"log": log[:_MOST_RECORDS], "trouble": trouble}
+        return self._html("orders.html", request, visitor, root="", **values)
 
     async def entry(self, request: Request) -> Response:
         """Show what can be ordered of one entry."""
         visitor, line = _acting(request), await self._line(request)
         done = request.query_params.get("done", "")
         # A link from elsewhere must not say that something was done.
-        true = hmac.compare_digest(request.query_params.get("seal", "").encode(), _seal(visitor, line, done).encode())
+        true = hmac.compare_digest(request.query_params.get("seal", "").encode(), _seal(request, done).encode())
         return await self._show(request, visitor, line, done=done if true else "")
 
     async def _show(self, request: Request, visitor: Visitor, line: Line, status: int = 200, **values: Any) -> Response:
@@ -110,6 +113,7 @@ class Actions:
         values = {"done": "", "wrong": "", "failed": "", **values, "given": defaultdict(str, values.get("given", {}))}
         return self._html(
             "order.html",
+            request,
             visitor,
             status,
             root="../" if request.method == "GET" else "../../",
@@ -126,10 +130,18 @@ class Actions:
             raise HTTPException(404, "No such entry is on the board")
         return line
 
-    def _html(self, template: str, visitor: Visitor, status: int = 200, **values: Any) -> Response:
-        """Render a page with forms."""
-        text = self._templates.get_template(template).render(**values, visitor=visitor, zone=self._zone)
-        return HTMLResponse(text, status, FORM_HEADERS)
+    def _html(self, template: str, request: Request, visitor: Visitor, status: int = 200, **values: Any) -> Response:
+        """Render a page with forms; a browser that has no cookie for them gets one."""
+        cookie = _cookie(request)
+        new = "" if cookie else secrets.token_hex(16)
+        text = self._templates.get_template(template).render(
+            **values, visitor=visitor, zone=self._zone, csrf=_csrf(new or cookie, visitor)
+        )
+        answer = HTMLResponse(text, status, FORM_HEADERS)
+        if new:
+            secure = request.url.scheme == "https"
+            answer.set_cookie(_COOKIE, new, httponly=True, samesite="strict", secure=secure)
+        return answer
 
     # -- orders -----------------------------------------------------------------------------------------------
 
@@ -140,15 +152,20 @@ class Actions:
         if carry_out is None:
             raise HTTPException(404, "There is no such order")
         fields = await _form(request)
+        cookie = _cookie(request)
+        given = _csrf(cookie, visitor)
+        if not cookie or not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
+            raise HTTPException(403, "This form isn't of your session with the board: open its page again")
         try:
             said = _said(visitor, fields)
             done = await asyncio.to_thread(carry_out, line, said, fields)
         except OnceError as exc:
-            again = {"given": {name: values[0] for name, values in fields.items()}, "wrong": words.plain(exc, 400)}
+            given = {name: values[0] for name, values in fields.items() if name != "csrf"}
+            again = {"given": given, "wrong": words.plain(exc, 400)}
             return await self._show(request, visitor, line, _status(exc), failed=request.path_params["order"], **again)
         if isinstance(done, dict):
-            return self._html("backfill.html", visitor, root="../../", line=line, said=said, **done)
-        return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(visitor, line, done)})}", 303)
+            return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
+        return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
 
     def _run(self, line: Line, said: Said, fields: Fields) -> Done:
         self._desk.run(line.entry, said, self._time(fields, "window"))
@@ -231,6 +248,20 @@ def _said(visitor: Visitor, fields: Fields) -> Said:
     return Said(f"{name} (by token)", note)
 
 
+def _cookie(request: Request) -> str:
+    """Return the cookie of whom forms are for; '' where the browser has none that the board made."""
+    found = request.cookies.get(_COOKIE, "")
+    return found if re.fullmatch("[0-9a-f]{32}", found) else ""
+
+
+def _csrf(cookie: str, visitor: Visitor) -> str:
+    return _sign("form", cookie, visitor.name)
+
+
+def _sign(*words: str) -> str:
+    return hmac.new(_SECRET, json.dumps(words).encode(), hashlib.sha256).hexdigest()
+
+
 async def _form(request: Request) -> Fields:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
         raise HTTPException(415, f"Expected a form: {_FORM}")
@@ -256,9 +287,9 @@ def _json(name: str, text: str) -> Any:
         raise SettingError(f"{name}: found {shown(text)}, expected JSON: {exc}") from exc
 
 
-def _seal(visitor: Visitor, line: Line, done: str) -> str:
-    """Return what only the board can write below what was done."""
-    return hmac.new(_SECRET, json.dumps([visitor.name, line.id, done]).encode(), hashlib.sha256).hexdigest()
+def _seal(request: Request, done: str) -> str:
+    """Return what only this browser and the board can write below what was done."""
+    return _sign("done", _cookie(request) or secrets.token_hex(), request.path_params["line"], done)
 
 
 def _status(error: OnceError) -> int:
