@@ -137,8 +137,7 @@ def test_a_hook_is_named_after_its_feature(name: str) -> None:
 
 
 def test_without_features_a_script_has_none_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core's scripts need no feature, and a begin's has at most 20 KB then."""
+    """The core's scripts need no feature."""
     monkeypatch.setattr(scripts, "FEATURES", ())
     verbs = [replace(verb) for verb in VERBS.values() if not verb.feature]
     assert not [file for verb in verbs for file in verb.source.texts if file.startswith("features/")]
-    assert len(replace(scripts.BEGIN).script) <= 20_000
