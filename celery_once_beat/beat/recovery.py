@@ -282,14 +282,14 @@ class Recovery:
             again=True,
             publishes=taken.publishes,
         )
-        log = partial(log_window, window=window, owner=self._beat)
+        log = partial(log_window, logger, owner=self._beat)
         if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
-            log(logger.info, what="is run by order", action="window_ordered")
+            log(logging.INFO, "window_ordered", window, "is run by order")
         elif taken.publishes == 1 and not taken.attempts:
-            log(logger.info, what="has waited, and is published again", action="window_called")
+            log(logging.INFO, "window_called", window, "has waited, and is published again")
         else:
-            what = "is overdue, to be published again"
-            log(logger.warning, what=what, action="window_overdue", attempt=job.attempt)
+            text = "is overdue, to be published again"
+            log(logging.WARNING, "window_overdue", window, text, attempt=job.attempt)
             signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
         return job
 

@@ -160,8 +160,8 @@ class Actions:
             said = _said(visitor, fields)
             done = await asyncio.to_thread(carry_out, line, said, fields)
         except OnceError as exc:
-            given = {name: values[0] for name, values in fields.items() if name != "csrf"}
-            again = {"given": given, "wrong": words.plain(exc, 400)}
+            form = {name: values[0] for name, values in fields.items() if name != "csrf"}
+            again = {"given": form, "wrong": words.plain(exc, 400)}
             return await self._show(request, visitor, line, _status(exc), failed=request.path_params["order"], **again)
         if isinstance(done, dict):
             return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
