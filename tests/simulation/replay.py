@@ -113,13 +113,10 @@ class Server(Model):
             allowed = "same" if cursor == e.cursor else "back"
         if cursor < e.cursor or (news == "back" and not a.absent_at):
             return ("loaded", f"{e.cursor} or later", allowed)
-        words = a.options.split(" ")
-        options = {name: None if value == "-" else value for name, value in zip(words[::2], words[1::2], strict=True)}
-        number = {name: int(value) for name, value in options.items() if value and value.isdecimal()}
-        e.cursor, e.fingerprint = cursor, a.fingerprint
-        e.max_attempts, e.recover = number["max_attempts"], bool(number["recover"])
-        e.grace, e.again = number.get("grace"), number.get("retry_failed_after")
-        e.overlap = options["overlap"] or "-"
+        options = _options(a.options)
+        e.cursor, e.fingerprint, e.max_attempts = cursor, a.fingerprint, options["max_attempts"]
+        e.recover, e.overlap = bool(options["recover"]), options["overlap"] or "-"
+        e.grace, e.again = options["grace"], options["retry_failed_after"]
         return ("loaded", cursor, allowed)
 
     def unload(self, e: Entry, a: Args) -> Any:
@@ -290,9 +287,16 @@ class Replay:
 _DEFAULTS = {"missed": (), "now_only": False}
 
 
+def _options(text: str) -> dict[str, Any]:
+    """Read the options of a definition, as load is given them."""
+    words = iter(text.split())
+    read = {name: None if value == "-" else value for name, value in zip(words, words, strict=True)}
+    return {name: int(value) if value and value.isdecimal() else value for name, value in read.items()}
+
+
 def _is_beyond(line: Line) -> bool:
     """Whether a line is of an entry with a buffer, of a limit, or of an entry whose failures pause it."""
-    args = line["args"]
+    args = {**line["args"], **_options(line["args"].get("options", ""))}
     buffers = str(args.get("overlap") or "").startswith("buffer")
     slots = line["verb"] == "make_due" or bool(args.get("no_slot"))
     return buffers or slots or bool(args.get("pause_after_failures"))
