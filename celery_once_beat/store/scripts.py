@@ -106,10 +106,15 @@ class Verb(Generic[T]):
         return Source(f"features/{self.feature}/lua/{self.name}" if self.feature else f"store/lua/{self.name}")
 
     @_kept
+    def kinds(self) -> dict[str, str]:
+        """The kind of each argument, in their order: the verb's own, then what its pieces and hooks take."""
+        words = (word.partition(":") for word in [*self.takes.split(), *self.source.takes])
+        return {name: kind for name, _, kind in words}
+
+    @_kept
     def arguments(self) -> dict[str, Kind]:
         """How each is written, in their order."""
-        words = (word.partition(":") for word in [*self.takes.split(), *self.source.takes])
-        return {name: _KINDS[kind] for name, _, kind in words}
+        return {name: _KINDS[kind] for name, kind in self.kinds.items()}
 
     @_kept
     def script(self) -> str:
@@ -123,10 +128,10 @@ class Verb(Generic[T]):
     @property
     def _declared(self) -> list[str]:
         """The keys and arguments, by name."""
-        given = {name: f"KEYS[{place}]" for place, name in enumerate(self._key_names, 1)}
+        given = {name: f"KEYS[{place}]" for place, name in enumerate(self.key_names, 1)}
         given |= {name: kind.read % f"ARGV[{place}]" for place, (name, kind) in enumerate(self.arguments.items(), 1)}
         if self.more_keys:
-            given[self.more_keys] = f"{{select({len(self._key_names) + 1}, unpack(KEYS))}}"
+            given[self.more_keys] = f"{{select({len(self.key_names) + 1}, unpack(KEYS))}}"
         return [f"local {name.upper()} = {value}" for name, value in given.items()]
 
     @_kept
@@ -149,7 +154,7 @@ class Verb(Generic[T]):
             found = [*arguments, *packed]
             raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
         written = [packed.get(name) or _packed(arguments[name], write) for name, write in self._writes]
-        return self.call_with([*map(keys.__getitem__, self._key_names), *more_keys], "".join(written))
+        return self.call_with([*map(keys.__getitem__, self.key_names), *more_keys], "".join(written))
 
     def call_with(self, keys: Sequence[str], written: str) -> Call[T]:
         """Return the call with all its arguments as :meth:`pack` has written them, in their order."""
@@ -170,7 +175,8 @@ class Verb(Generic[T]):
         return pack_word("EVALSHA") + pack_word(self.sha)
 
     @_kept
-    def _key_names(self) -> list[str]:
+    def key_names(self) -> list[str]:
+        """The names of its keys, in their order: its own, then those of its pieces and hooks."""
         return [*dict.fromkeys([*self.keys.split(), *self.source.keys])]
 
     def read_by(self, read: Callable[[list[Any]], U]) -> Verb[U]:

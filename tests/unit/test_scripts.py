@@ -43,7 +43,7 @@ def reached(script: str) -> str:
 def test_each_name_is_declared_and_used(name: str) -> None:
     """A key or argument that the Lua doesn't use, or uses and isn't given, is a mistake."""
     verb = VERBS[name]
-    given = [*verb._key_names, *verb.arguments, *filter(None, [verb.more_keys])]
+    given = [*verb.key_names, *verb.arguments, *filter(None, [verb.more_keys])]
     declared = {given_name.upper() for given_name in given}
     assert len(given) == len(declared)
     code = "\n".join(line for line in reached(verb.script).splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
