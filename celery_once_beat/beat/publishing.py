@@ -226,13 +226,6 @@ class Publishing(Scheduler):
         ``entry.source`` is the entry of the schedule.
         """
 
-    def publish_by_order(self, entry: BeatEntry, start: datetime, turn: int, ordered: datetime | None) -> Published:
-        """Publish a window that was opened by order, and confirm it."""
-        self._until = steady() + self._patience
-        sent = self._publish_one(Job(entry, start, turn, None, again=True, ordered=ordered))
-        self._finish([sent])
-        return sent.published
-
     def send_beside(self, name: str, kwargs: Mapping[str, Any], sent_as: str) -> tuple[Published, str]:
         """Send a task that belongs to no window, by the app's routes, as ``sent_as``.
 

@@ -2,8 +2,7 @@
 
 ``LEAK=900`` makes beat and the worker's child keep so many bytes for each window: a check that looks for leaks has to
 find them. With ``COLLECT`` the garbage collector does its longest round now and then: what errors hold of their frames
-would stay until it comes by itself. With ``PATIENT`` a machine under load lets beats publish nothing again: the first
-time, a thread starts that asks for results.
+would stay until it comes by itself.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ app = Celery("leak_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
 app.conf.update(
     once_beat_redis_url=os.environ["STORE_URL"],
     once_beat_recovery_interval=0.5,
+    once_beat_claim_lease=20.0,
     once_beat_publish_timeout=20.0,
-    once_beat_claim_lease=600.0 if "PATIENT" in os.environ else 20.0,
     once_beat_marker_ttl=5.0,
     once_beat_history_size=5,
     task_ignore_result=True,

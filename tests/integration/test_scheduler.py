@@ -471,8 +471,8 @@ def test_a_countdown_counts_from_the_first_publish(
     assert row is not None
     with redis.Redis.from_url(redis_url) as client:
         client.delete(QUEUE)
-    scheduler.publish_by_order(row, datetime.now(timezone.utc) - timedelta(minutes=1), 1, None)
-    scheduler.publish_by_order(row, datetime.now(timezone.utc), 1, None)
+    for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
+        scheduler.publish([Job(row, start, 1, None, again=True)], steady())
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
 
 
