@@ -472,7 +472,7 @@ def test_a_countdown_counts_from_the_first_publish(
     with redis.Redis.from_url(redis_url) as client:
         client.delete(QUEUE)
     for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
-        scheduler.publish([Job(row, start, 1, None, again=True)], steady())
+        scheduler._publish([Job(row, start, 1, None, again=True)], steady())
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
 
 

@@ -61,9 +61,7 @@ def line_of(words: Sequence[str], reply: Any, since: int, until: int) -> Line | 
     if verb is None:
         entry = next((key for key in keys if ":entry:" in key), "")
         return {"verb": f"script {words[1][:8]}", "entry": entry, "start": "", "args": {}, "reply": reply, "at": at}
-    given = {
-        name: _READ.get(kind, str)(text) for (name, kind), text in zip(verb.kinds.items(), args, strict=True)
-    }
+    given = {name: _READ.get(kind, str)(text) for (name, kind), text in zip(verb.kinds.items(), args, strict=True)}
     entry = dict(zip(verb.key_names, keys, strict=False)).get("entry", "")
     start = given.pop("start", "")
     given.pop("member", None)

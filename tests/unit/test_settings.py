@@ -241,7 +241,9 @@ OTHERS = {"CELERY_BROKER_URL": REDIS, "BILLING_ONCE_BEAT_REPORTS": True, "ONCE_B
 @pytest.mark.parametrize("name", ["once_beat_publish_without_store", "once_beat_run_without_store"])
 def test_a_setting_that_is_gone_says_what_to_do(name: str) -> None:
     """By its name, with what happens instead."""
-    with pytest.raises(SettingError, match=f"^{name}: there is no such setting any more, remove it; while Redis is away"):
+    with pytest.raises(
+        SettingError, match=f"^{name}: there is no such setting any more, remove it; while Redis is away"
+    ):
         read(broker_url=REDIS, **{name: True})
 
 
