@@ -440,11 +440,11 @@ class Publishing(Scheduler):
         with guard(partial(self._log_not_advanced, entry.name), timed=False):
             self.reserve(source)
             entry.set_source(self.schedule.get(entry.name, source))
-            self._logged.end(("last_run_at",))
+            self._logged.end((entry.name, "last_run_at"))
         return source
 
     def _log_not_advanced(self, name: str, why: str) -> None:
-        if self._logged.is_new(("last_run_at",)):
+        if self._logged.is_new((name, "last_run_at")):
             extra = about("entry_not_advanced", entry=name)
             logger.error("once: entry %r: last_run_at not kept: %s", name, why, extra=extra)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery import Celery, Task
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
-from celery.signals import beat_init, celeryd_after_setup
+from celery.signals import beat_init, before_task_publish, celeryd_after_setup
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
@@ -339,15 +339,11 @@ class OnceTask(TaskOptions, _Task):
         request = self.request_stack.top if self.request_stack is not None else None
         execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
-        if execution is not None and task_id == request.id and options.get("retries") == execution.retry + 1:
-            # Of what a running execution sends, only the message that is given the window gets its headers.
-            options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}
-            return execution.hand_over(options, partial(publish, **options))
-        headers, call = options.get("headers"), current_call()
-        begun = call is not None and notes_of(call.request).execution is not None
-        if headers and begun and headers.get("once_id") == call.request.id:  # type: ignore[union-attr]  # it is begun
-            options["headers"] = without_window(headers)
-        return publish(**options)
+        if execution is None or task_id is None or options.get("retries") != execution.retry + 1:
+            return publish(**options)
+        # Of what a running execution sends, only the message that is given the window gets its headers.
+        options["headers"] = {**(options.get("headers") or {}), **_headers_of(request), "once_id": task_id}
+        return execution.hand_over(options, partial(publish, **options))
 
     def apply_once(
         self,
@@ -405,6 +401,21 @@ class OnceTask(TaskOptions, _Task):
         elif not window_headers and notes.began is not None:
             headers.update(encode_call(request.id, _first_begun(request)))
         return signature.set(headers=headers)
+
+
+@before_task_publish.connect(weak=False)
+def _strip_copied_headers(headers: dict[str, Any], body: Any, **_: Any) -> None:
+    """What a body sends with its window's headers loses them, however it is sent; but for the retry, which has the window."""
+    if "once_id" not in headers:
+        return
+    call = current_call()
+    execution = None if call is None else notes_of(call.request).execution
+    if call is None or execution is None or headers["once_id"] != call.request.id:
+        return
+    retries = headers.get("retries", body.get("retries") if isinstance(body, dict) else None)  # protocol 1 has it there
+    if retries != execution.retry + 1:
+        for name in headers.keys() - without_window(headers).keys():
+            del headers[name]
 
 
 def _headers_of(request: Any) -> dict[str, object]:

@@ -38,12 +38,18 @@ def send(self, way):
         self.apply_async((way,), task_id=request.id, retries=1)
         ledger.write("went on", held=self.window.held)
         raise Ignore
+    if way == "new id":
+        raise self.retry(task_id="another", countdown=0)
     if way == "later":
         again = self.signature_from_request(queue=QUEUE, retries=1)
         Timer(0.5, again.apply_async).start()
         raise Ignore
     if way == "signature":
         self.signature_from_request(queue=QUEUE).apply_async()
+        raise Ignore
+    if way == "copied":
+        headers = {name: value for name, value in vars(request).items() if name.startswith("once_")}
+        app.send_task(self.name, (way,), task_id=request.id, headers=headers, queue=QUEUE)
         raise Ignore
     if way == "replace":
         raise self.replace(other.s(way).set(headers=dict(request.headers or vars(request))))

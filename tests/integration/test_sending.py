@@ -15,6 +15,7 @@ pytestmark = pytest.mark.long
         ("signature", "send", False),
         ("replace", "other", False),
         ("headers", "send", False),
+        ("copied", "send", False),
         ("retry", "send", True),
     ],
 )
@@ -38,6 +39,7 @@ def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, sc
     ("task", "way", "scheduled", "outcome"),
     [
         ("send", "by hand", True, "done"),
+        ("send", "new id", True, "done"),
         ("careless", "retry", True, "done"),
         ("send", "send_task", False, "done"),
         ("send", "later", False, "done"),
