@@ -405,7 +405,7 @@ class OnceTask(TaskOptions, _Task):
 
 @before_task_publish.connect(weak=False)
 def _strip_copied_headers(headers: dict[str, Any], body: Any, **_: Any) -> None:
-    """What a body sends with its window's headers loses them, however it is sent; but for the retry, which has the window."""
+    """What a body sends with its window's headers loses them; but for the retry, which has the window."""
     if "once_id" not in headers:
         return
     call = current_call()

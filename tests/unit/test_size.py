@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_888,
+    "Python": 18_894,
     "Lua": 1_841,
     "the largest module": 553,
-    "tests": 53_030,
+    "tests": 53_036,
     "words of README": 900,
     "characters of a begin without features": 17_783,
 }
