@@ -2,24 +2,27 @@
 
 The core decides when a window is claimed, begins and ends. There it calls what features add, and knows none of them.
 In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<name>_<hook>``. A script that has a line
-``-- hooks: …`` calls those of all features in turn:
+``-- hooks: …`` calls those of all features in turn; a question (all but ``on_…``) until one answers:
 
 =================================  ===================================================================================
 ``before_begin(window)``           may this window begin now? nothing, or ``{outcome = …}``, or what it waits for:
                                    ``{state = …, first = …, over = …}``
 ``before_take(window)``            may this overdue window be published again? nothing, or the state in which it waits
-``lost_turn()``                    another window has the turn of this execution: true
-``on_claim()``                     the window was claimed
-``on_begin()``                     the window begins; true: its end is to be recorded at once
+``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
+``on_claim()``                     the window was claimed, and is to be published
+``on_begin(window)``               an open window begins; true: its end is to be recorded at once
 ``on_wait(window, verdict)``       the window waits, as ``before_begin`` or ``before_take`` said
-``on_release(gone)``               an execution ended, or ``gone`` is true: its message is lost to the workers
-``on_close(start, window, …)``     a window has its outcome. Where it is this script's own, what is added to ``fields``
-                                   is written with it, and ``ran`` says for how long it ran, ms
+``on_release(gone)``               the window doesn't run any more; ``gone``: its message is lost to the workers
+``on_close(start, window, …)``     a window that was open ended, or one is missed. The other arguments: its ``outcome``;
+                                   ``fields``, to which the hook may add what is written with it; ``ran``, for how long
+                                   it ran, ms. Of another window than this script's both are nil, and ``window`` is nil
+                                   if it was never open
 ``on_sweep(found)``                a beat sweeps this shard; the feature adds its name if it has something to see to
 =================================  ===================================================================================
 
-A hook writes only after the script has checked everything. What a feature reads of the entry's hash it names in a line
-``-- fields: …``; its keys and arguments in ``-- keys: …`` and ``-- takes: …``.
+An ``on_…`` hook writes, ``before_take`` and ``lost_turn`` may; none before ``read_entry`` has checked the entry. What a
+feature reads of the entry's hash it names in a line ``-- fields: …``; its keys and arguments in ``-- keys: …`` and
+``-- takes: …``.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ The process dies, or sleeps for an hour and continues:
 - Before begin: the window stays published, and becomes overdue.
 - Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
 - While the body runs: the lease runs out, a beat publishes the window again, another worker begins. Nobody publishes a
-  key of ``once()``: its next caller begins. Whoever wakes up late is stale, and nothing of it is recorded.
+  key of ``once()``: its next caller begins. Whoever wakes up after another has begun is stale, and nothing
+  of it is recorded; if none has, it continues.
 - After the body, before the end is recorded: the same, though Celery may have stored the result and sent callbacks. If
   it slept, and another has begun since, it can't take that result back.
 - After the end is recorded: the window has its outcome, and of a task Celery has done all that it does.

@@ -32,6 +32,8 @@ from celery_once_beat.store.model import (
     Full,
     LoadRequest,
     Published,
+    Renewal,
+    Renewed,
     Stale,
     Taken,
     Unchanged,
@@ -233,6 +235,16 @@ def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
     (reply,) = tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0)
     assert reply == "postponed"
     assert isinstance(tick.begin(2), Begun)
+
+
+def test_what_was_put_off_and_continues_has_its_turn(make: Any) -> None:
+    """Its process was only frozen: no other window runs beside it."""
+    tick = make(overlap="skip")
+    fence = tick.begin(1).fence
+    tick.die(1)
+    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0) == ["postponed"]
+    assert tick.store.renew_many([Renewal(tick.window(1), "w1", fence, 30.0, True)]) == [Renewed()]
+    assert tick.begin(2) == Closed("skipped")
 
 
 def test_what_is_put_off_gives_its_turn(make: Any) -> None:

@@ -1,5 +1,6 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
--- it did the first time. Only a window that it skipped is then {'closed', ''}, and the copy counted.
+-- it did the first time. Two exceptions: a window that it skipped is {'closed', ''} then, and the copy counted; 'waits'
+-- doesn't name again those that it passed over.
 --
 -- A feature may end the window or let it wait. One that waits has no message any more: this copy is dropped.
 --
@@ -9,8 +10,8 @@
 --                               recorded at once. One text, since it is read for each window
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', or 'handed over to retry <n>' if this copy is an older one
---         {'busy', 'runs alone'}   it runs, and nobody recovers it: its run key alone decides. This copy comes again,
---                               since the other may be dead; it isn't counted
+--         {'busy', 'runs alone'}   nobody recovers it: its run key alone decides. It runs, or has no free slot. This copy
+--                               comes again, since the other may be dead; it isn't counted
 --         {'closed', outcome, why}   this begin closed it: a limit was reached, or it is skipped; why is there if the
 --                               outcome alone doesn't say it
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
@@ -61,7 +62,7 @@ local function answer(fence, attempt, end_at_once)
   end
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
 end
--- The reply to this delivery's begin was lost, or came after its lease, and nobody began since.
+-- The reply to this execution's begin was lost, or came after its lease, and nobody began since.
 local began = open and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
 if began or kind == 'run' and owner == OWNER then
   local fence = int(began and window.fence or number)
@@ -93,7 +94,8 @@ if not open then
   if before_begin() then
     return {'busy', 'runs alone'} -- nobody would publish it again
   end
-  -- NX alone decides: the message is of an untracked entry or a key, or of a time that the store forgot.
+  -- The run key alone decides, and is free: the message is of an untracked entry or a key, or of a time that the store
+  -- forgot.
   fence = int(fence)
   local attempt = KEYED and key_attempts() + 1 or 1
   redis.call('HSET', ENTRY, 'fence', fence)

@@ -118,7 +118,7 @@ if missed > 0 then
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
 end
-for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- while it is paused, somebody orders it
+for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- what is passed over while it is paused is meant
   on_close(start, nil, 'missed')
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then

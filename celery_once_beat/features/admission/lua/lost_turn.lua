@@ -4,9 +4,9 @@
 -- fields: overlap
 
 local function admission_lost_turn()
-  local start = entry.overlap ~= 'allow' and last_that_began()
-  if not start then
-    return false
+  local start, by_task = last_that_began(), (entry.overlap or '-') == '-'
+  if entry.overlap == 'allow' or by_task and not start then
+    return false -- nobody says that windows of the entry run one by one
   end
   local window, deadline = another(start)
   if window and is_taken_up(window) and deadline > NOW then

@@ -37,7 +37,7 @@ end
 -- where nobody knows: its process died.
 local function times_on_close(_, window, _, fields, ran)
   local late, queued, all_ran, counters = string.match(entry.times or '0 0 0', '^(%d+) (%d+) (%d+)(.*)$')
-  if not window or window.fence == 0 or not late or #counters > LONGEST_TIMES then
+  if not fields or window.fence == 0 or not late or #counters > LONGEST_TIMES then
     return
   end
   if window.backfill == 0 then

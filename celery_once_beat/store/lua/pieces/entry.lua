@@ -73,8 +73,8 @@ local function forget_counts()
 end
 
 -- What the pieces and hooks of this script read of the entry: FIELDS, of which NUMBERS are numbers; false or nil if absent.
--- `account` is the window's. `ttl` is how long the hash lives after this, ms. All is checked here, before the first write:
--- if an outcome couldn't be counted, the window would restart for ever.
+-- `account` is the window's. `ttl` is how long the hash lives after this, ms. Instants and numbers are checked here,
+-- before the first write: if an outcome couldn't be counted, the window would restart for ever.
 local function read_entry()
   local hash = read_fields('w:' .. START, unpack(FIELDS))
   local found = {cursor = hash[2], account = hash[3]}

@@ -18,6 +18,6 @@ local function hold(kind, holder)
     local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
     return its_own and not lost_turn() and 'run' or nil
   end
-  -- Nobody has it. Where the run key alone decides, its last owner has it again.
+  -- It isn't open, and has no run key. If that alone decides, a caller that knows its fence has it again.
   return FENCE ~= '0' and (not TRACKED or not passed()) and 'run' or nil
 end

@@ -2,8 +2,7 @@
 
 -- include: entry
 
--- Trim for one more record. Fails on a foreign key, so it must be the script's first write; a script that stops
--- halfway would count twice.
+-- Trim for one more record, before anything is counted: on a foreign key it raises, and a repetition would count again.
 local function make_room()
   if HISTORY_SIZE == 1 then
     redis.call('LTRIM', HISTORY, 1, 0)
