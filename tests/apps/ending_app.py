@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+from apps.once_app import app
+
 from celery_once_beat import OnceScheduler
+
+__all__ = ("BetweenTicks", "InTick", "app")
 
 
 class _Last:

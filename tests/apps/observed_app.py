@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 
-from apps.once_app import ledger
+from apps.once_app import app, ledger
 from celery.signals import beat_init, celeryd_init, worker_process_init
+
+__all__ = ("app",)
 
 OBSERVED = os.environ["OBSERVED"].split(",")
 

@@ -10,6 +10,7 @@ import redis
 from stage import ENTRY, STATES, VERBS, Stage, answer_or_error, nth
 
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreDataError
+from celery_once_beat.store import Begun, Finished
 from celery_once_beat.windows import format_instant
 
 ACCOUNT = f"w:{format_instant(nth(1))}"
@@ -153,6 +154,18 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
             assert not isinstance(end, OnceError), f"{field}={garbage[:20]!r}: {end!r:.200}"
     stage.close()
     assert stopped >= {"c:done", "c:failed", "max_attempts", "deadline", "pause_after_failures"}
+
+
+def test_a_foreign_turn_stops_no_end(any_url: str) -> None:
+    """Whose turn is next can't be read: what has ended has ended, and says so."""
+    stage = Stage(any_url)
+    stage.load()
+    STATES["published"](stage)
+    assert isinstance(stage.begin(), Begun)
+    stage.raw.hset(stage.entry_key, mapping={"waits": "1", "running": "garbage"})
+    assert stage.finish() == Finished()
+    assert stage.raw.hget(stage.entry_key, "c:done") == "1"
+    stage.close()
 
 
 @pytest.mark.parametrize("field", ["born", "since", "last_done"])

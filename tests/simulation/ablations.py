@@ -353,7 +353,7 @@ uncertain | store/roundtrip.py | a write that no replica has isn't acted on
 -         if acknowledged is not None and acknowledged < replicas:
 +         if False:
 retry-headers | worker/task.py | a retry carries its window's headers
--             options["headers"] = {**(options.get("headers") or {}), **_headers_of(request)}
+-         options["headers"] = {**(options.get("headers") or {}), **_headers_of(request), "once_id": task_id}
 """
 
 

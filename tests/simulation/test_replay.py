@@ -127,8 +127,8 @@ def test_a_reply_that_cannot_be():
     entry = "once:{7}:entry:nightly"
     first = "2026-01-01T00:00:00.000000Z"
     window = "2026-01-01T00:01:00.000000Z"
-    load = {"beat": "b", "fingerprint": "f", "max_attempts": 3, "recover": 1, "grace": None, "overlap": "",
-            "retry_failed_after": None, "absent_at": ""}  # fmt: skip
+    load = {"beat": "b", "fingerprint": "f", "absent_at": "",
+            "options": "max_attempts 3 recover 1 grace - overlap - retry_failed_after -"}  # fmt: skip
     claim = {"beat": "b", "from_cursor": first, "fingerprint": "f", "mode": "run", "claim_lease": 5000, "expires": None,
              "missed": [], "marker_ttl": 600_000}  # fmt: skip
     again = {**claim, "beat": "other"}
