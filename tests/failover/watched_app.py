@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import sys
 
-from apps.once_app import ledger
+from apps.once_app import app, ledger
 from celery.signals import before_task_publish
 from failover.told import tell
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.store.verbs import Store
+
+__all__ = ("app",)
 
 
 def watch_many(verb, windows_of):
