@@ -68,8 +68,12 @@ def threads() -> list[threading.Thread]:
 
 def calling() -> bool:
     """Whether a thread is in a call, or a call waits for one."""
-    every = [each for by_process in list(background.threads_of._made.values()) for each in by_process.values()]
-    return any(each._waiting or each._running > each._idle for each in every)
+
+    def works(threads: background.Threads) -> bool:
+        with threads._changed:  # a thread that ends isn't idle for a moment
+            return bool(threads._waiting) or threads._running > threads._idle
+
+    return any(map(works, background.threads_of.all()))
 
 
 def ends(raw: redis.Redis) -> dict[str, str]:

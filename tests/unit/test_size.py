@@ -25,7 +25,7 @@ MOST = {
     "Python": 18_894,
     "Lua": 1_841,
     "the largest module": 553,
-    "tests": 53_086,
+    "tests": 53_088,
     "words of README": 900,
     "characters of a begin without features": 17_783,
 }
