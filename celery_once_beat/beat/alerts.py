@@ -11,6 +11,7 @@ sees that there are events. The beat takes them, sends each, and then confirms t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from celery.utils.log import get_logger
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Alert, EntrySeen, Lookup, Order, Published, Store
 from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
@@ -58,7 +59,7 @@ class Alerts:
         self._sender = sender
         self._send = send
         #: What was logged of keys that can't be read, and of tasks that can't be sent.
-        self._logged: set[str] = set()
+        self._logged = Logged(math.inf)
         #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
 
@@ -190,6 +191,5 @@ class Alerts:
         return published != Published.UNSURE
 
     def _log_once(self, text: str, extra: dict[str, object]) -> None:
-        if text not in self._logged:
-            self._logged.add(text)
+        if self._logged.is_new(text):
             logger.error("once: %s", text, extra=extra)

@@ -256,13 +256,12 @@ class Claiming:
         self.behind = (max(ahead.values()) - now).total_seconds() if ahead else 0.0
 
     def _superseded(self, entry: BeatEntry, reply: Superseded) -> None:
-        if reply.beat != SET_ANEW:
-            entry.apply_superseded(reply)
         # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         if reply.beat == SET_ANEW:
             self._entries.rest(entry, silently=True)  # it was set again, or is to be another row's: a sweep will say so
             return
+        entry.apply_superseded(reply)
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
         if same_definition(reply.fingerprint, entry.fingerprint):
             reason = (

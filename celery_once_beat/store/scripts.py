@@ -199,7 +199,8 @@ def _table(names: Iterable[str]) -> str:
 
 
 def _list(names: Iterable[str]) -> str:
-    return f"{{{', '.join(map(repr, names))}}}"
+    """Write names, each once: several pieces and hooks may read the same field."""
+    return f"{{{', '.join(map(repr, dict.fromkeys(names)))}}}"
 
 
 _CONSTANTS = {
