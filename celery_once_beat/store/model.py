@@ -100,9 +100,9 @@ class Renewal(NamedTuple):
 class Ending(NamedTuple):
     """The end of one execution that is to be recorded: done, failed or revoked.
 
-    With ``again_after`` (seconds) the window runs again so much later, up to its max_attempts. ``fence`` is the
-    begin's, or 0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people read of
-    a failure.
+    ``again_after`` is the task's ``retry_failed_after`` (seconds; 0: none), over which the entry's takes precedence: so
+    much later the window runs again, up to its max_attempts. None: nothing runs it again. ``fence`` is the begin's, or
+    0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people read of a failure.
     """
 
     window: WindowKey

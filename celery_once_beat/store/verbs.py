@@ -675,7 +675,7 @@ class Store:
             owner=owner,
             fence=fence,
             outcome=outcome,
-            again=0.0 if again_after is None else max(again_after, 0.001),
+            again=again_after,
             tracked=tracked and not isinstance(window, KeyedWindow),
         )
 

@@ -362,7 +362,7 @@ class Execution(WindowExecution):
             case "failed":
                 # Nothing comes again after a Reject, after a Retry that was raised without retry(), or for a key.
                 final = isinstance(self._error, (Retry, Reject)) or self.window.keyed
-                again_after = self.store.settings.of_task("retry_failed_after", self.sender) or None
+                again_after = self.store.settings.of_task("retry_failed_after", self.sender) or 0.0
                 self.record("failed", self._error, None if final else again_after)
             case "rejected":  # the same message comes again, and nothing died
                 self.tell(lambda: self._hand_over(self.retry, 0.0))

@@ -186,7 +186,7 @@ class WindowExecution(ABC):
     def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
         """Record how the body ended. Called again, it asks again: the store answers as before.
 
-        ``error`` is what it failed with; with ``again_after`` the window may run again so many seconds later.
+        ``error`` is what it failed with; ``again_after`` is as in :class:`Ending`.
         """
         failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
         ending = self.ending(outcome, failure, again_after)

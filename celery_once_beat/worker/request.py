@@ -200,7 +200,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
     window, expires = delivery.window, _read_expires(request.get("expires"))
 
     def send(store: Store) -> None:
-        again_after = store.settings.of_task("retry_failed_after", task) or None if outcome == "failed" else None
+        again_after = store.settings.of_task("retry_failed_after", task) or 0.0 if outcome == "failed" else None
         failure = failure_words(error, store.settings.failure_text) if error is not None else ""
         recorded = delivery.record(
             store, outcome, killed=killed, again_after=again_after, failure=failure, expires=expires
@@ -233,7 +233,7 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
         begun = store.begin(key, owner, length, delivery.retry, tracked=window.tracked, overlap=overlap)
         if not isinstance(begun, Begun):
             return
-        again_after = None if window.keyed else store.settings.of_task("retry_failed_after", task) or None
+        again_after = None if window.keyed else store.settings.of_task("retry_failed_after", task) or 0.0
         failure = failure_words(error, store.settings.failure_text)
         reply = store.finish(Ending(key, owner, begun.fence, "failed", again_after, window.tracked, failure))
         if isinstance(reply, Finished):

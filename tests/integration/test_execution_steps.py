@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Any
@@ -457,6 +457,17 @@ def test_a_failure_that_runs_again_is_not_signalled_yet(worker: Worker) -> None:
         worker.deliver(lambda: _throw(LookupError("mine")))
     assert [name for name, _ in sent] == ["window_started"]
     assert worker.account.counts == {}
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(LookupError("mine"), "open"), (Reject("no"), "failed")])
+def test_the_entrys_retry_failed_after(worker: Worker, error: Exception, outcome: str) -> None:
+    """The entry's counts before the task's, and for no end that is final: nothing comes again after a Reject."""
+    rules = EndRules(max_attempts=3, recover=True, grace=None, retry_failed_after=60.0)
+    store_of(worker.app).load_many([LoadRequest(KEY.entry, "beat", "mark", 86400.0, rules)])
+    with suppress(LookupError, Reject):
+        worker.deliver(lambda: _throw(error))
+    account = worker.account
+    assert ("open" if account.open else next(iter(account.counts))) == outcome
 
 
 def test_a_result_backend_that_is_away_at_the_begin(

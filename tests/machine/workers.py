@@ -80,7 +80,7 @@ class WorkerRules(Rules):
     @rule(
         which=several,
         outcome=st.sampled_from(["done", "done", "failed"]),
-        again=st.sampled_from([None, 30.0 + OFF]),
+        again=st.sampled_from([None, 0.0, 30.0 + OFF]),
         twice=maybe,
     )
     def finish(self, which, outcome, again, twice):

@@ -32,7 +32,7 @@ _SPANS = {
 }  # fmt: skip
 _OTHERS = {
     "fingerprint": "", "mode": "run", "missed": (), "tracked": True, "by_schedule": False, "by_result": False,
-    "keyed": False, "overlap": "allow", "again": 0,
+    "keyed": False, "overlap": "allow", "again": None,
 }  # fmt: skip
 #: Names: a beat's is 11 or 12. An execution's is 1 or 2, by which worker it is of: once that one does something else,
 #: the name means nobody. A worker's main process that closes a window doesn't ask again.

@@ -226,7 +226,7 @@ class History:
         if self.rng.random() < 0.2:  # its main process knows the delivery alone
             owner, fence = owner.partition(":")[0], 0
         outcome = self.rng.choice(["done", "done", "failed", "revoked"])
-        again = self.rng.choice([None, 30.04]) if outcome == "failed" else None
+        again = self.rng.choice([None, 0.0, 30.04]) if outcome == "failed" else None
         return self.store.finish(Ending(self.window(), owner, fence, outcome, again, tracked=self.rng.random() < 0.93))
 
     def close(self) -> Any:

@@ -535,7 +535,7 @@ class Model:
         return ("handed over",)
 
     def finish(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
-        """Record how an execution ended; ``again``: the window is to run again so much later."""
+        """Record how an execution ended; ``again``: so much later it runs again, where the entry says nothing else."""
         kind = self._settle(e, w, a)
         if kind == "done":
             return ("finished",) if w.by == a.owner else ("stale",)
@@ -553,7 +553,7 @@ class Model:
         if not w.open:
             self._mark(w, "done", a.owner, a.outcome, self.after(a.retention))
             return ("finished",)
-        again = e.again if a.outcome == "failed" and e.again is not None else a.again
+        again = e.again if a.again is not None and e.again is not None else a.again
         if again and w.attempts < e.max_attempts:
             w.kind = ""
             w.state, w.retry, w.publishes, w.turn = AGAIN, 0, 0, w.turn + 1

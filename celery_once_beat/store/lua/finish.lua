@@ -1,8 +1,8 @@
 -- finish: a worker records how its execution ended: done, failed or revoked. A worker's main process that ends its
 -- child's window sends fence 0. Sent again, it answers as it did the first time.
 --
--- After AGAIN ms (0: never) the window runs again, up to max_attempts executions. The entry's own setting takes
--- precedence. A keyed window has no such maximum.
+-- AGAIN: the task's retry_failed_after (0: none), over which the entry's takes precedence. So much later the window runs
+-- again, up to max_attempts executions; a keyed window has no such maximum. nil: nothing runs it again.
 --
 -- FAILURE: the failure's text for people, '' for none.
 --
@@ -44,7 +44,7 @@ if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
 end
 if not open then
-  if AGAIN > 0 and KEYED then
+  if KEYED and AGAIN and AGAIN > 0 then
     redis.call('DEL', RUN) -- frees memory first
     redis.call('SET', RUN, 'wait:' .. int(NO_RETRY) .. ':' .. OWNER, 'PX', AGAIN)
     return {'again', int(AGAIN)}
@@ -60,10 +60,7 @@ local function remember_failure()
   end
 end
 local window = read_window()
-local again = AGAIN
-if OUTCOME == 'failed' then
-  again = entry.retry_failed_after or AGAIN
-end
+local again = AGAIN and (entry.retry_failed_after or AGAIN) or 0
 if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
