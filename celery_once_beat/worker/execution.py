@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, WorkerTerminate
 from celery.platforms import EX_FAILURE
 from celery.states import FAILURE
@@ -288,6 +291,8 @@ class Execution(WindowExecution):
         try:
             try:
                 result = body()
+                if is_awaited_by_pool(result):
+                    return self._await_body(result)
                 error = None
             except BaseException as exc:
                 error = exc  # before any call
@@ -301,6 +306,16 @@ class Execution(WindowExecution):
             raise
         finally:
             error = None  # else it and this frame would hold each other
+
+    async def _await_body(self, body: Coroutine[Any, Any, Any]) -> Any:
+        """The same for a body that the pool awaits, in another thread."""
+        try:
+            result = await body
+        except BaseException as exc:
+            self._decide(exc)
+            raise
+        self._decide(None)
+        return result
 
     def _decide(self, error: BaseException | None) -> None:
         """The body has ended: decide by what it raised how the window ends. Called again, it continues where it was.
@@ -444,18 +459,70 @@ class _Tracing(threading.local):
     executions: list[Execution] | None = None
     #: The name of its delivery.
     delivery: str | None = None
+    #: Whether this is a thread to which a pool has handed the body on: it awaits what that returns.
+    handed_on: bool = False
 
 
 _tracing = _Tracing()
 
-#: The task that is traced, and what has begun of it; also in the threads to which a pool's tracer hands the body on.
-_traced: ContextVar[tuple[str, list[Execution]] | None] = ContextVar("once_traced", default=None)
+
+@dataclass
+class _Traced:
+    """A window's message that is traced, and what has begun of it."""
+
+    message: dict[str, Any]
+    args: Any
+    kwargs: Any
+    executions: list[Execution]
+
+    @cached_property
+    def request(self) -> Context:
+        """Celery's request of it, for other threads than the tracer's."""
+        return Context(_without_ours(self.message), args=self.args, kwargs=self.kwargs, called_directly=False)
+
+
+#: Also in the threads to which a pool's tracer hands the body on, as celery-aio-pool's does.
+_traced: ContextVar[_Traced | None] = ContextVar("once_traced", default=None)
+
+
+def _without_ours(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's fields without ours: Celery gives a retry what it doesn't know there, as headers.
+
+    A copy: the worker's main process may have the same object.
+    """
+    return {name: value for name, value in message.items() if name not in _OURS}
 
 
 def is_handed_on(name: str) -> bool:
-    """Whether a tracer has handed the body of a window's message on to this thread, where no window can begin."""
+    """Whether a tracer has handed the body of a window's message on to this thread, and that hasn't begun yet."""
     carried = _traced.get()
-    return carried is not None and carried[0] == name and not carried[1]
+    if carried is None or carried.message.get("task") != name:
+        return False
+    return not carried.executions or notes_of(carried.request).before is not None
+
+
+@contextmanager
+def as_traced(task: OnceTask) -> Iterator[None]:
+    """Let the thread to which a pool has handed the body on be as its tracer's: that records the end behind it."""
+    carried = _traced.get()
+    assert carried is not None
+    message = carried.message
+    outer = vars(_tracing).copy(), kept.message
+    vars(_tracing).update(executions=carried.executions, delivery=message.get(DELIVERY), handed_on=True)
+    kept.message = message.get(RAW)
+    task.request_stack.push(carried.request)
+    try:
+        yield
+    finally:
+        task.request_stack.pop()
+        vars(_tracing).clear()
+        before, kept.message = outer
+        vars(_tracing).update(before)
+
+
+def is_awaited_by_pool(result: object) -> bool:
+    """Whether the pool awaits what a body has returned."""
+    return _tracing.handed_on and isinstance(result, Coroutine)
 
 
 def last_traced(task: OnceTask) -> Execution | None:
@@ -477,14 +544,13 @@ def traced(trace: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request
     if not request or find_among(request, request.get("headers")) is None:
         return trace(uuid, args, kwargs, request)
     ended: list[Any] = []
-    outer = _tracing.delivery, kept.message
+    message, outer = request, (_tracing.delivery, kept.message)
     _tracing.delivery, kept.message = request.get(DELIVERY), request.get(RAW)
-    # Celery gives a retry what it doesn't know there, as headers. The worker's main process may have the same object.
-    request = {name: value for name, value in request.items() if name not in _OURS}
+    request = _without_ours(message)
 
     def run() -> Any:
         assert _tracing.executions is not None
-        token = _traced.set((request.get("task", ""), _tracing.executions))
+        token = _traced.set(_Traced(message, args, kwargs, _tracing.executions))
         try:
             ended.append(trace(uuid, args, kwargs, request))
         finally:

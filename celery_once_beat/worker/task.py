@@ -20,6 +20,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery import Celery, Task
+from celery.concurrency import ALIASES
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
 from celery.signals import beat_init, before_task_publish, celeryd_after_setup
 from celery.utils.log import get_logger
@@ -45,7 +46,7 @@ from celery_once_beat.windows import (
 from celery_once_beat.wording import did_you_mean, shown
 
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import Execution, is_handed_on, is_traced, last_traced, traced
+from .execution import Execution, as_traced, is_awaited_by_pool, is_handed_on, is_traced, last_traced, traced
 from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
@@ -121,14 +122,12 @@ class OnceTask(TaskOptions, _Task):
         there, and in another task's body, RecordError is raised. If nothing was called (``task.run()`` by itself, or
         outside of any body), each access makes a new one.
         """
-        request = self.request_stack.top
+        request = self._request_here()
         if request is None:
-            carried, traced = carried_call(), last_traced(self)
-            if carried is not None and carried.task is self:
-                request = carried.request
-            elif traced is not None:  # a hook, which Celery calls when an earlier one has raised
+            traced = last_traced(self)
+            if traced is not None:  # a hook, which Celery calls when an earlier one has raised
                 return traced.window
-            elif may_be_called(self):
+            if may_be_called(self):
                 raise RecordError(
                     f"task {self.name!r}, window: found a thread, or another task's body, that knows no call of the "
                     "task, expected its body; write 'window = self.window' there and hand that on, or run the thread's "
@@ -140,6 +139,11 @@ class OnceTask(TaskOptions, _Task):
                 "expected its body; write 'key = self.window.key' there and hand that on"
             )
         return self._window_in(request)
+
+    def _request_here(self) -> Any:
+        """Return Celery's request of this call, also in a thread or event loop that carries it; else None."""
+        request, carried = self.request_stack.top, carried_call()
+        return carried.request if request is None and carried is not None and carried.task is self else request
 
     def _window_in(self, request: Any) -> Window:
         """Return the window of a call, the same at each access."""
@@ -191,6 +195,9 @@ class OnceTask(TaskOptions, _Task):
     def _begin_and_call(self, body: Callable[[], Any]) -> Any:
         """Call the body as what its call is; only a window is begun, and recorded."""
         request: Any = self.request_stack.top
+        if request is None and is_handed_on(self.name):
+            with as_traced(self):
+                return self._begin_and_call(body)
         kind, execution = self._classify(request)
         match kind:
             case "direct" | "within":
@@ -206,11 +213,6 @@ class OnceTask(TaskOptions, _Task):
 
     def _classify(self, request: Any) -> tuple[Kind, Execution | None]:
         """Say what a call is, and for a window its execution; ``before_start`` may have begun that already."""
-        if request is None and is_handed_on(self.name):
-            raise SettingError(
-                f"task {self.name!r}: found a pool that runs it in another thread than its message, where its "
-                "window can't begin; let a worker with one of Celery's own pools consume its queue"
-            )
         if request is None or request.called_directly:
             return "direct", None
         notes = notes_of(request)
@@ -235,9 +237,25 @@ class OnceTask(TaskOptions, _Task):
         finally:
             running.end()
         if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
+            if is_awaited_by_pool(result):
+                return self._await_body(request, result)
             close_unrun(result)
             raise _never_awaited(self)
         return result
+
+    async def _await_body(self, request: Any, body: Coroutine[Any, Any, Any]) -> Any:
+        """Await what the body has returned, in the pool's event loop, as :meth:`_run_body` has called it."""
+        running, effects = Running(self, request), self._effects_of(request)
+        effects.running = True
+        try:
+            return await body
+        except BaseException as exc:
+            if not effects.end(exc):
+                raise
+            return effects.result
+        finally:
+            effects.running = False
+            running.end()
 
     def _until_recorded(self, request: Any, body: Callable[[], Any]) -> Any:
         """Call the body. If its window is recorded already, what was recorded is its result."""
@@ -265,6 +283,10 @@ class OnceTask(TaskOptions, _Task):
     def _begin_before(self, hook: Callable[[], Any]) -> None:
         """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
         request: Any = self.request_stack.top
+        if request is None and is_handed_on(self.name):
+            with as_traced(self):
+                self._begin_before(hook)
+            return
         notes = notes_of(request)
         execution = None
         # Not where this is the hook of a base, called by the task's own.
@@ -326,8 +348,9 @@ class OnceTask(TaskOptions, _Task):
         return strategy
 
     def check_scheduled(self) -> None:
-        """Raise SettingError if no schedule may send the task: nobody would see the end of an ``async def``."""
-        runs_itself = hasattr(type(self).__call__, "_once_wrapped")  # a base's own __call__ may await it
+        """Raise SettingError if no schedule may send the task: none of Celery's own pools awaits an ``async def``."""
+        awaited = ALIASES.get("custom") or self.app.conf.worker_pool not in ALIASES  # not a pool of Celery's own
+        runs_itself = awaited or hasattr(type(self).__call__, "_once_wrapped")  # a base's own __call__ may await it
         body = getattr(self, "_orig_run", self.run)  # autoretry_for wraps it
         if not runs_itself and (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
             raise _never_awaited(self)
@@ -336,7 +359,7 @@ class OnceTask(TaskOptions, _Task):
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, *more: Any, **options: Any
     ) -> Any:
         """As Celery's; a retry of this execution is given its window first. Whatever else it sends has none."""
-        request = self.request_stack.top if self.request_stack is not None else None
+        request = self._request_here() if self.request_stack is not None else None
         execution: Execution | None = notes_of(request).execution
         publish = partial(super().apply_async, args, kwargs, task_id, *more)
         if execution is None or task_id is None or options.get("retries") != execution.retry + 1:
@@ -444,9 +467,8 @@ def check_tasks(app: Celery) -> list[OnceTask]:
 def _never_awaited(task: OnceTask) -> SettingError:
     return SettingError(
         f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
-        "asgiref.sync.async_to_sync(the async def)(…). A pool that awaits it does so outside of the "
-        "window: where workers have such a pool, "
-        "base=celery.Task has it sent once for each window, and untracked"
+        "asgiref.sync.async_to_sync(the async def)(…). Where the workers' pool awaits it, name that in worker_pool, or "
+        "in the environment's CELERY_CUSTOM_WORKER_POOL, for beats too"
     )
 
 

@@ -18,6 +18,9 @@ app.conf.update(
     once_beat_redis_url=os.environ["STORE_URL"],
     task_default_queue=os.environ["QUEUE"],
     broker_connection_retry_on_startup=True,
+    beat_schedule={
+        name: {"schedule": 2.0, "task": f"apps.awaiting_app.{name}"} for name in os.environ.get("SENT", "").split()
+    },
 )
 
 
@@ -80,3 +83,20 @@ if os.environ.get("BROKEN"):
     @shared_task(bind=True, autoretry_for=(ValueError,))
     async def broken(self):
         pass
+
+
+class Starting(OnceTask):
+    """A base whose hook runs in the window, too."""
+
+    abstract = True
+
+    def before_start(self, *args):
+        ledger.write("before", start=format_instant(self.window.start))
+
+
+@app.task(bind=True, max_retries=1, base=Starting)
+async def awaited(self):
+    """By a pool that awaits it; once for each window, in its second attempt."""
+    await note(self, f"awaited {self.request.retries}")
+    if not self.request.retries:
+        raise self.retry(countdown=0)

@@ -6,11 +6,11 @@ import asyncio
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
-from datetime import datetime, timedelta, timezone
 from functools import wraps
 from typing import Any
 
@@ -23,13 +23,12 @@ from system import System
 from celery_once_beat import OnceScheduler, OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
-from celery_once_beat.windows import encode_headers
 from celery_once_beat.worker import check_tasks
 
 TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
 SAYS = (
     r"found an async def, which Celery doesn't await, expected a plain function; in it call asgiref\.sync\.async_to_s"
-    r".*, base=celery\.Task has it sent once for each window"
+    r".* Where the workers' pool awaits it, name that in worker_pool"
 )
 
 
@@ -79,6 +78,12 @@ def test_an_entry_with_an_async_body_is_left_out(app: Celery, function: Any, opt
     with pytest.raises(SettingError, match=rf"^task 'tests\.body': {SAYS}"):
         raise SettingError(scheduler.entries.wrong["body"])
     scheduler.close()
+
+
+def test_an_async_body_for_a_pool_that_awaits(app: Celery) -> None:
+    """An app whose pool isn't one of Celery's own may schedule it."""
+    app.conf.worker_pool = "celery_aio_pool.pool:AsyncIOPool"
+    app.task(body, name="tests.body", shared=False).check_scheduled()
 
 
 def test_shared_tasks_and_classes(app: Celery) -> None:
@@ -328,16 +333,21 @@ def test_a_pool_that_awaits(system: System) -> None:
     worker.stop()
 
 
-@pytest.mark.long
-def test_a_window_that_a_pool_runs_in_another_thread(system: System) -> None:
-    """It could not begin there: its body doesn't run, and the failure says which pools to use."""
-    system.check_law = False
+def test_windows_in_a_pool_that_awaits(system: System) -> None:
+    """The pool runs bodies in other threads than their messages: each window runs there, and retries, once."""
     system.app = "apps.awaiting_app"
     system.run_by = ["/usr/bin/env", "CELERY_CUSTOM_WORKER_POOL=celery_aio_pool.pool:AsyncIOPool"]  # before Celery
     worker = system.worker(pool="custom")
     worker.wait_ready()
-    start = datetime.now(timezone.utc).replace(microsecond=0)
-    system.send("apps.awaiting_app.run", encode_headers(Window("tick", start, start + timedelta(hours=1))))
-    worker.wait_log("with one of Celery's own pools", 60)
+    beats = [system.beat(f"beat{number}", SENT="run awaited") for number in range(2)]
+    done = lambda name: system.outcomes(name).get("done", 0)  # noqa: E731
+    wait_until(lambda: done("run") >= 2 and done("awaited") >= 2, "two windows of each are done", 60)
+    for beat in beats:
+        beat.stop()
     worker.stop()
-    assert not system.ledger.read("ran")
+    ran = Counter((event["how"], event["start"]) for event in system.ledger.read("ran"))
+    assert set(ran.values()) == {1}
+    assert {how for how, _ in ran} == {"run", "awaited 0", "awaited 1"}
+    before = Counter(event["start"] for event in system.ledger.read("before"))
+    assert before == Counter(start for how, start in ran if how.startswith("awaited"))
+    assert all(event["held"] and event["same"] for event in system.ledger.read("ran"))
