@@ -109,10 +109,12 @@ class Entries(Making):
         self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
         broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
+        # The broker answers, so it may as well be the entry's own arguments that raise.
+        refused = ((each.name, f"its messages can't be published: {each.refused.why}") for each in self if each.refused)
         says = self.settings.failure_text == "message"
         return {
             name[:MOST_FAILURE]: why[:MOST_FAILURE] if says else "its log says why"
-            for name, why in islice(chain(broken, wrong), _MOST_NAMED)
+            for name, why in islice(chain(broken, wrong, refused), _MOST_NAMED)
         }
 
     def leave_out(self, name: str, why: str) -> None:

@@ -29,6 +29,8 @@ class Refused(NamedTuple):
     number: int
     #: Until then, time.monotonic(), no overdue window of the entry is tried.
     until: float
+    #: What the last publish raised.
+    why: str
 
 
 @dataclass(slots=True)
@@ -187,14 +189,14 @@ class BeatEntry:
         """Treat its windows as untracked from now on."""
         self.tracked, self.astray = False, True
 
-    def count_refusal(self, now: float, most: float, *, again: bool) -> None:
-        """Count a message that the broker refused: overdue windows wait, from a second up to ``most``.
+    def count_refusal(self, now: float, most: float, why: str, *, again: bool) -> None:
+        """Count a message that the broker refused, or that seems so: overdue windows wait, a second up to ``most``.
 
         New ones (not ``again``) don't put off the next try.
         """
         number = self.refused.number if self.refused else 0
         if again or not number:
-            self.refused = Refused(number + 1, now + min(2.0 ** min(number, 30), most))
+            self.refused = Refused(number + 1, now + min(2.0 ** min(number, 30), most), why)
 
     def forget(self) -> None:
         """Its cursor isn't known any more."""

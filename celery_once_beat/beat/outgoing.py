@@ -52,6 +52,8 @@ class OutgoingMessages:
         self.results: set[Published] = set()
         #: One of them may be in the broker's socket.
         self.hangs = False
+        #: What the last that wasn't sent raised.
+        self.trouble = ""
 
     @contextmanager
     def watched(self) -> Iterator[None]:

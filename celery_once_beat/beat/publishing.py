@@ -40,7 +40,7 @@ from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import failure_words, printable, shown
 
 from . import broker
 from .entry import BeatEntry
@@ -311,7 +311,8 @@ class Publishing(Scheduler):
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             self.broker_ready()
         if published == Published.UNSURE and not self._broker_down:
-            job.entry.count_refusal(time.monotonic(), self.store.settings.publish_timeout, again=job.again)
+            most, why = self.store.settings.publish_timeout, outgoing.trouble
+            job.entry.count_refusal(time.monotonic(), most, why, again=job.again)
         else:
             job.entry.refused = None
         self._warn_of_several(outgoing, window)
@@ -426,6 +427,7 @@ class Publishing(Scheduler):
             if outgoing is not None:
                 outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
                 outgoing.hangs |= to_blame and broker.hangs(exc)
+                outgoing.trouble = printable(failure_words(exc, "message"))
             raise
         if outgoing is not None:
             outgoing.results.add(Published.SENT)

@@ -55,6 +55,9 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
         assert publish(scheduler) == 0
         assert tried() == []
         assert len(list(scheduler._recovery.not_refused(OVERDUE))) == 3
+        said = scheduler.entries.left_out()["tick"]
+        assert said.startswith("its messages can't be published: ")
+        assert said.endswith("(404) NOT_FOUND - no exchange")
         for seconds in (1, 2, 4, 8, 10, 10):
             clock[0] += seconds / 2
             assert publish(scheduler) == 0  # a new window doesn't put off the next try
@@ -64,3 +67,4 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
             assert publish(scheduler, again=True) == 0
     assert publish(scheduler) == 1
     assert len(tried()) == 3
+    assert scheduler.entries.left_out() == {}
