@@ -640,8 +640,7 @@ class Store:
     ) -> model.HandedOver | model.Stale:
         """Give the window to retry number ``retry``, before that is published.
 
-        It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's, or 0
-        where the owner doesn't know it: then only the run key counts.
+        It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's.
         """
         return self._trip.one(
             self._of_window(

@@ -520,7 +520,7 @@ class Model:
         if verdict == "wait" and w.number == a.retry:
             return ("handed over",)
         waits = w.open and not w.kind and (w.state, w.retry) == (RETRY, a.retry)
-        mine = self._is_owner(w.owner, a) and a.fence in {0, w.fence}
+        mine = self._is_owner(w.owner, a) and a.fence == w.fence
         if waits and mine and self.rule("handing over sent again answers its owner"):  # however late
             return ("handed over",)
         if verdict != "run":

@@ -10,13 +10,13 @@ entry = read_entry()
 local kind, owner, number = run_state()
 local verdict = hold(kind, owner)
 if verdict == 'wait' and number == RETRY then
-  redis.call('PEXPIRE', RUN, redis.call('PTTL', RUN)) -- a write, for WAIT to wait for
+  redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'handed over'}
 end
 local open = is_open()
 local window = open and read_window()
 if open and not kind and window.state == 'retry' and window.retry == RETRY and is_owner(window.owner)
-  and (FENCE == '0' or int(window.fence) == FENCE) then
+  and int(window.fence) == FENCE then
   touch_entry()
   return {'handed over'} -- the reply to this one was lost, and what says who waits has expired since
 end
