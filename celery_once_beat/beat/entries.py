@@ -84,6 +84,8 @@ class Entries(Making):
         self._newest = _BEGINNING
         #: How many are untracked.
         self.untracked = 0
+        #: When what is left out is tried again, by ``clock.steady``.
+        self._retry_at = steady() + RETRY_AFTER
         self._logged = Logged(math.inf)
 
     def __len__(self) -> int:
@@ -155,6 +157,12 @@ class Entries(Making):
         self._heap = [(entry.next, entry.name) for entry in self if entry.next]
         heapq.heapify(self._heap)
         return left
+
+    def retry_wrong(self, schedule: Mapping[str, Any]) -> None:
+        """Try again, once in RETRY_AFTER seconds, what :meth:`refresh` has left out of ``schedule``."""
+        if self.scheduled.wrong and steady() >= self._retry_at:
+            self._retry_at = steady() + RETRY_AFTER
+            self.put_in(self.scheduled, self.scheduled.poll_wrong(schedule, self))
 
     def put_in(self, source: Source, changes: Changes) -> list[BeatEntry]:
         """Put in force what a source found; returns the entries that left and that no other source has."""

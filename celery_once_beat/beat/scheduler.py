@@ -263,6 +263,8 @@ class OnceSchedulerMixin(Publishing):
             if not self.entries.all_loaded:
                 self._recovery.hurry()
             self.on_entries_changed()
+        else:
+            self.entries.retry_wrong(schedule)
         self._known_at = known_at
 
     def _tick(self) -> float:

@@ -78,7 +78,7 @@ class ScheduleSource(Source):
                     old.set_source(source)
                     self.entries[name] = old
                     continue
-                if old is None and entry.counts_from is None:
+                if old is None and entry.counts_from is None and name not in self.wrong:
                     entry.set_first_seen(None, absent_at)
                 elif old is not None and old.fingerprint == entry.fingerprint:
                     entry.copy_progress_from(old)
@@ -87,3 +87,14 @@ class ScheduleSource(Source):
         gone = [name for name in {**before, **self.wrong} if name not in self.entries]
         self.wrong = {name: self.wrong[name] for name in gone if name in schedule}
         return Changes(made, gone)
+
+    def poll_wrong(self, schedule: Mapping[str, Any], making: Making) -> Changes:
+        """Try again what was left out: the machine was slow, or a file wasn't there yet.
+
+        It was in the schedule all the time, so it counts from where the store knows it.
+        """
+        made = []
+        for name in [name for name in self.wrong if name in schedule]:
+            with guard(partial(self.leave_out, name)):
+                made.append(making.make(name, schedule[name]))
+        return Changes(made)
