@@ -13,15 +13,13 @@ MINUTES ?= 3
 EVERY ?= 1.8
 # Its broker: redis, which is a Valkey where there is one, or rabbitmq.
 BROKER ?= redis
-# How many edits make edits sends.
-EDITS ?= 10000
 # How many bodies make effects strikes.
 FAULTS ?= 1000
 # How many masters of each kind make failover kills.
 KILLS ?= 50
 # What seed their faults come from; a new one each time if empty.
 SEED ?=
-# Where the reports of chaos and edits go.
+# Where the report of chaos goes.
 REPORT ?=
 # How many windows make simulate plays (10000), and make leaks lets through (100000).
 WINDOWS ?=
@@ -54,7 +52,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos edits simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -108,10 +106,6 @@ figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what th
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7 EVERY=0.9 BROKER=rabbitmq
 	mkdir -p build
 	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) --every $(EVERY) --broker $(BROKER) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT)) $(if $(HISTORY),--history '$(abspath $(HISTORY))')
-
-edits: $(VENV)/.test  ## schedules that 8 processes edit meanwhile, EDITS=10000 SEED=7: faults, failovers, conflicts
-	mkdir -p build
-	$(PY) -m pytest -s -m long tests/chaos/test_edits_under_faults.py --basetemp build/edits --edits $(EDITS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 simulate: $(VENV)/.test  ## the whole system in one process under virtual time: make simulate SEED=1 WINDOWS=10000 CORES=2; ABLATIONS=1
 	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(MODEL),--model) $(if $(ABLATIONS),--ablations $(if $(ONLY),--only '$(ONLY)'))

@@ -58,7 +58,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--every", type=float, default=1.8, help="seconds between two faults of the chaos, on average")
     group.addoption("--broker", choices=("redis", "rabbitmq"), default="redis", help="of the chaos")
-    group.addoption("--edits", type=int, default=500, help="of the schedules that are edited under faults")
     group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
     group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")
     group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")

@@ -33,9 +33,6 @@ class Execution:
     start: float
     #: When the store let it begin: before that, nobody else's lease is broken by it.
     begun: float
-    #: What it was told by its message, where the app notes that: which edit set its schedule, and the message's id.
-    edit: str | None = None
-    task_id: str | None = None
     end: float = math.inf
     finished: bool = False
     recorded: bool = False
@@ -120,7 +117,7 @@ def judge(
             _judge_window(window, epoch + start, executions.pop(window, []), faults, verdict)
     # Beyond the edges nothing can be lost; all else holds there too.
     for window, bodies in executions.items():
-        judge_bodies(window, epoch + _seconds(window[1]), bodies, faults, verdict)
+        _judge_bodies(window, epoch + _seconds(window[1]), bodies, faults, verdict)
         if bodies[0].start < epoch + _seconds(window[1]):
             verdict.early.append(window)
     verdict.lateness.sort()
@@ -139,10 +136,10 @@ def _judge_window(
             verdict.excused[f"lost: {LOST_DATA}"] += 1
         else:
             verdict.lost.append(window)
-    judge_bodies(window, due, bodies, faults, verdict)
+    _judge_bodies(window, due, bodies, faults, verdict)
 
 
-def judge_bodies(
+def _judge_bodies(
     window: tuple[str, str], due: float, bodies: list[Execution], faults: Faults, verdict: Verdict
 ) -> None:
     """Judge how often a window was brought to its end, and whether two bodies of it ran at the same time."""
@@ -246,8 +243,7 @@ def executions_of(
         key = (window, event["pid"], event.get("fence"))
         if kind == "start":
             who = event["group"], event["pid"], event.get("fence")
-            times = event["mono"], _begun_at(event, epoch)
-            body = Execution(window, *who, *times, event.get("edit"), event.get("task_id"))
+            body = Execution(window, *who, event["mono"], _begun_at(event, epoch))
             found[window].append(body)
             open_bodies[key] = by_fence[window, event.get("fence")] = body
         elif kind == "recorded":
@@ -285,10 +281,6 @@ class Faults:
         """When the body's process was killed, if it was."""
         times = [at for of, at in self._deaths if of in (body.group, body.pid) and at >= body.start]
         return min(times, default=None)
-
-    def away(self) -> list[tuple[float, float]]:
-        """When the store was out of reach for all."""
-        return [(left, back) for of, left, back in self._out if of is None]
 
     def killed(self, body: Execution, after: float) -> bool:
         """Whether its process was killed within a lease after ``after``."""

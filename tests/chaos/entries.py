@@ -32,9 +32,3 @@ IN_TURN = {entry for entry, once in ONCE.items() if "overlap" in once}
 SKIPS = {entry for entry, once in ONCE.items() if once.get("overlap") == "buffer_one"}
 #: Limit → the entries that share it.
 SHARED = {limit: {entry for entry, once in ONCE.items() if once.get("limit") == limit} for limit in LIMITS}
-
-#: Names of the schedules that are edited, and the seconds between windows that an edit may set.
-EDITED = [f"user-{number}" for number in range(30)]
-PERIODS = (1, 1.5, 2, 3)
-#: Longer, since a short run of them is played beside other tests: what gets no time for so long is out of contact.
-EDITS_LEASE = 6.0

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos.brokers import version_of
 from chaos.checker import Verdict
-from chaos.edited import EditVerdict
-from chaos.entries import EDITED, EDITS_LEASE, LEASE, PERIODS
+from chaos.entries import LEASE
 
 if TYPE_CHECKING:
     from chaos.havoc import Havoc
@@ -36,13 +35,6 @@ def write_report(
     """Print it; with ``folder`` it is written to ``chaos.md`` there, with RabbitMQ to ``chaos-rabbitmq.md``."""
     name = "chaos.md" if havoc.cast.broker.kind == "redis" else f"chaos-{havoc.cast.broker.kind}.md"
     _write(_text(verdict, second, havoc, seed, minutes, every), folder, name)
-
-
-def write_edits_report(
-    folder: str | None, verdict: EditVerdict, faults: Counter[str], seed: int, edits: int, minutes: float
-) -> None:
-    """Print what a run with edits found; with ``folder`` it is written to ``edits.md`` there."""
-    _write(_edits_text(verdict, faults, seed, edits, minutes), folder, "edits.md")
 
 
 def _write(text: str, folder: str | None, name: str) -> None:
@@ -102,32 +94,6 @@ def _second(second: Judgement) -> str:
     rules = ", ".join(f"`{rule}`" for rule in sorted(counts["asked"]))
     about = f"It judges the same ledger, and shares no code with the first. Its rules: {rules}."
     return "\n".join(["", "## A second judge", "", about, "", *_table("what", rows)])
-
-
-def _edits_text(verdict: EditVerdict, faults: Counter[str], seed: int, edits: int, minutes: float) -> str:
-    rows = [
-        ("edits sent", verdict.edits),
-        *((f"answered: {answer}", number) for answer, number in sorted(verdict.answers.items())),
-        ("windows that were owed", verdict.windows),
-        *((f"not run: {why}", number) for why, number in sorted(verdict.not_run.items())),
-        ("windows of which nobody knows whether they were owed", verdict.unsure),
-        ("windows run by order", verdict.orders),
-        ("executions that began", verdict.executions),
-        ("duplicates refused", verdict.refused),
-        *((f"**{what}**", len(found)) for what, found in verdict.faults().items()),
-        *((f"excused, {excuse}", count) for excuse, count in sorted(verdict.excused.items())),
-        ("lateness, p50", f"{verdict.late(0.5):.3f} s"),
-        ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
-        ("lateness, the most", f"{verdict.late(1):.3f} s"),
-    ]
-    periods = ", ".join(f"{period:g}" for period in PERIODS)
-    about = (
-        f"Eight processes set, change, pause, resume, delete and run {len(EDITED)} schedules with windows every "
-        f"{periods} s. Two beats, two workers (prefork and threads), a Sentinel with a replica, wait_replicas 1: "
-        f"{faults.total()} faults in {minutes:.1f} minutes. Lease {EDITS_LEASE:g} s, publish_timeout 1 s, "
-        "recovery_interval 0.3 s, start_timeout 10 s, tolerance 3 s."
-    )
-    return _page("Edits", f"make edits EDITS={edits} SEED={seed}", about, rows, faults)
 
 
 def _page(title: str, command: str, about: str, rows: list[tuple[str, Any]], faults: Counter[str]) -> str:
