@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from processes import Proc, wait_until
-from system import EVERY_SECOND, System, rare
+from system import System, rare
 
-from celery_once_beat import Schedules
-from celery_once_beat.errors import SettingError
-from celery_once_beat.windows import WindowKey, format_instant, parse_instant
+from celery_once_beat.windows import WindowKey, parse_instant
 
 #: The task of the tests' app that is told of ends.
 TELL = "apps.once_app.tell"
@@ -43,52 +39,6 @@ def test_late_without_a_worker(system: System) -> None:
     assert said[0]["state"] in ("published", "overdue")
     assert f"the queue '{system.queue}'" in said[0]["why"]
     beat.stop()
-
-
-@pytest.mark.long
-def test_late_while_it_runs(system: System) -> None:
-    """Where and since when it runs; it is said once, and its end is recorded all the same."""
-    system.entries = tick(args=[6.0], every=7.0, deadline=2.0)
-    worker, beat = system.worker().wait_ready(), system.beat()
-    said = first(system, "late")
-    assert said["state"] == "running"
-    assert "running since" in said["why"]
-    assert worker.name in said["why"]
-    wait_until(lambda: said["start"] in system.recorded(), "it is done", 60)
-    system.settle([beat])
-    assert Counter(each["start"] for each in system.ledger.read("late"))[said["start"]] == 1
-
-
-@pytest.mark.long
-def test_the_history_says_what_was_done_late(system: System) -> None:
-    """By how much it was past its deadline, also of a window that has long been done; one in time says nothing."""
-    system.entries = {
-        **tick(args=[3.0], every=4.0, deadline=1.0),
-        "quick": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"deadline": 600}}},
-    }
-    system.worker().wait_ready()
-    beat = system.beat()
-    system.wait_done(1)
-    lines = [line for line in system.once("history", "tick").splitlines() if " done" in line]
-    assert lines
-    assert all(" s past its deadline" in line for line in lines)
-    done = [each for each in json.loads(system.once("history", "tick", "--json"))["windows"] if each["closed"]]
-    start, done_by, closed = (parse_instant(done[-1][name]) for name in ("start", "done_by", "closed"))
-    assert start + timedelta(seconds=1) == done_by < closed
-    system.wait_done(1, "quick")
-    assert "past" not in system.once("history", "quick")
-    beat.stop()
-
-
-@pytest.mark.long
-def test_late_since_it_failed(system: System) -> None:
-    """What its failure said is why."""
-    system.entries = tick("ending", ["fails"], deadline=2.0)
-    system.worker().wait_ready()
-    system.beat()
-    said = first(system, "late")
-    assert said["state"] == "failed"
-    assert "ValueError: this task fails" in said["why"]
 
 
 @pytest.mark.long
@@ -181,36 +131,6 @@ def test_a_probe_sees_it_without_a_beat(system: System) -> None:
     assert asked(system)[0] == 0
 
 
-@pytest.mark.long
-def test_a_probe_of_what_failed(system: System) -> None:
-    """The newest window that ended failed, and nothing was done since; it says what the failure said."""
-    system.entries = tick("ending", ["fails"], deadline=1.0)
-    system.worker().wait_ready()
-    system.beat()
-    code, said = wait_until(lambda: (found := asked(system))[0] and found, "it is late", 60)
-    assert code == 1
-    assert "failed at " in said
-    assert "ValueError: this task fails" in said
-
-
-@pytest.mark.long
-def test_a_probe_of_what_waits(system: System) -> None:
-    """It says for what a window waits, as a beat does: also without a beat."""
-    once = {"limit": "reports", "overlap": "buffer_all", "deadline": 1.0}
-    task = {"task": "apps.once_app.work", "every": 1.0, "args": [60.0], "options": {"once": once}}
-    system.entries = {"tick": task, "other": task}
-    system.settings = {"once_beat_lease": 30.0, "once_beat_limits": {"reports": 1}}
-    system.worker(concurrency=4).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: {event["entry"] for event in system.ledger.read("late")} == {"tick", "other"}, "both late", 60)
-    beat.stop()
-    (running,) = {event["entry"] for event in system.ledger.read("start")}
-    waiting = "other" if running == "tick" else "tick"
-    _, said = asked(system)
-    assert f"{running}: " in said
-    assert re.search(rf"^{waiting}: \S+ is late: waits for a slot of the limit 'reports'$", said, re.MULTILINE), said
-
-
 def test_a_probe_without_a_deadline(system: System) -> None:
     """A probe that could never fail says so."""
     code, said = asked(system)
@@ -260,25 +180,6 @@ def test_each_end_is_told(system: System, how: str, outcome: str, error: str) ->
     assert parse_instant(told["start"])
 
 
-@pytest.mark.long
-def test_windows_that_were_missed_are_told_each(system: System) -> None:
-    """A beat that comes back passes over what is too late, and tells of each."""
-    system.entries = tick(on_failure=TELL, catch_up="latest")
-    system.settings = {"once_beat_tolerance": 1.0}
-    listener(system)
-    system.worker().wait_ready()
-    beat = system.beat("one")
-    system.wait_done(2)
-    beat.kill()
-    at = system.account().cursor
-    wait_until(lambda: datetime.now(timezone.utc) - at > timedelta(seconds=6), "some are missed", 60)
-    system.beat("two")
-    told = wait_until(lambda: len(found := system.ledger.read("told")) >= 4 and found, "they are told", 60)
-    wait_until(lambda: len(system.ledger.read("told")) == system.outcomes()["missed"], "each is told", 60)
-    assert {(each["outcome"], each["error"]) for each in told} == {("missed", "it was too late for catch_up or grace")}
-    assert max(Counter(each["start"] for each in system.ledger.read("told")).values()) == 1
-
-
 def test_who_cannot_be_told(system: System) -> None:
     """An untracked entry that asks for it is left out, with what to do; a task that beat doesn't know is named."""
     system.entries = {
@@ -292,72 +193,3 @@ def test_who_cannot_be_told(system: System) -> None:
     )
     beat.wait_log(r"once\['deadline'\]: found 'soon', expected a number of seconds, at least 1, or None")
     beat.wait_log(r"entry 'other', on_failure: this app doesn't know the task 'proj.typo'")
-
-
-@pytest.mark.long
-def test_a_schedule_set_at_run_time(system: System) -> None:
-    """It has the three too; its pause stands in its definition, and outlives a change of it."""
-    system.entries = {}
-    listener(system)
-    system.pair()
-    schedules = Schedules(url=system.store_url)
-    once = {"deadline": 2, "pause_after_failures": 2, "on_failure": TELL}
-    asked_for = {"task": "apps.once_app.ending", "args": ("fails",), "options": {"queue": system.queue}}
-    schedules.set("users/42", schedule=1.0, once=once, **asked_for)
-    wait_until(lambda: schedules.get("users/42").paused, "it is paused", 60)
-    found = schedules.get("users/42")
-    assert found.note.startswith("2 windows in a row failed: ")
-    first(system, "late")
-    first(system, "told")
-    schedules.set("users/42", schedule=2.0, once=once, **asked_for)
-    assert schedules.get("users/42").paused
-    schedules.resume("users/42")
-    assert not schedules.get("users/42").paused
-    with pytest.raises(SettingError, match=r"once\['on_failure'\]: found 7, expected the name of a task"):
-        schedules.set("users/43", schedule=2.0, once={"on_failure": 7}, **asked_for)
-
-
-@pytest.mark.long
-def test_a_beat_whose_schedule_tells_nobody(system: System) -> None:
-    """As in a rolling deploy: of one definition it knows no task that is told, and leaves that to the other beat."""
-    system.entries = tick("ending", ["fails"], on_failure=TELL)
-    listener(system)
-    system.worker().wait_ready()
-    old = system.beat("old", entries=tick("ending", ["fails"])).wait_ready()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
-    new = system.beat("new").wait_ready()
-    wait_until(lambda: system.ledger.read("told"), "the new one tells", 60)
-    since = system.account().cursor
-    wait_until(lambda: len(system.ledger.read("told")) >= 8, "eight more ends are told", 60)
-    system.settle([new, old])
-    system.beat("newest")
-    owed = {start for start in system.starts() if start > format_instant(since)}
-    wait_until(lambda: owed <= {each["start"] for each in system.ledger.read("told")}, "all are told", 60)
-
-
-@pytest.mark.long
-def test_a_task_that_cannot_be_sent(system: System) -> None:
-    """Why, in one line."""
-    system.entries = tick("ending", ["fails"], on_failure="apps.once_app.no_arguments")
-    system.worker().wait_ready()
-    beat = system.beat()
-    line = "the task 'apps.once_app.no_arguments' (on_failure of 'tick') can't be sent: "
-    wait_until(lambda: f'{line}TypeError("no_arguments() got an unexpected keyword argument' in beat.log, "why", 60)
-    wait_until(lambda: system.outcomes()["failed"] >= 4, "more have failed", 60)
-    assert beat.log.count(line) == 1
-    system.settle([beat])
-
-
-@pytest.mark.long
-def test_what_cannot_be_written_is_the_trouble_of_its_entry(system: System) -> None:
-    """The log of orders is a key of another type: people are told all the same, once, and the beat goes on."""
-    system.entries = {**tick("ending", ["fails"], pause_after_failures=1), "other": EVERY_SECOND["tick"]}
-    with system.client() as client:
-        client.set("once:orders", "garbage", ex=600)
-    system.worker().wait_ready()
-    beat = system.beat()
-    first(system, "paused")
-    system.wait_done(5, "other")
-    assert "Redis can be used again" not in beat.log
-    assert beat.log.count("'once:orders' holds a string") == 1
-    assert len(system.ledger.read("paused")) == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,11 +14,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from celery import Celery, shared_task
+from celery import Celery
 from processes import wait_until
 from system import System
 
-from celery_once_beat import OnceScheduler, OnceTask, Window, current_window, once
+from celery_once_beat import OnceScheduler, OnceTask, Window, current_window
 from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
 from celery_once_beat.worker import check_tasks
@@ -84,30 +82,6 @@ def test_an_async_body_for_a_pool_that_awaits(app: Celery) -> None:
     """An app whose pool isn't one of Celery's own may schedule it."""
     app.conf.worker_pool = "celery_aio_pool.pool:AsyncIOPool"
     app.task(body, name="tests.body", shared=False).check_scheduled()
-
-
-def test_shared_tasks_and_classes(app: Celery) -> None:
-    """A shared task of an app, and a task that is a class."""
-
-    class Job(OnceTask):
-        name = "tests.job"
-
-        async def run(self) -> None:
-            pytest.fail("it ran")
-
-    app.register_task(Job())
-    with pytest.raises(SettingError, match=r"^task 'tests\.job'"):
-        app.tasks["tests.job"].check_scheduled()
-    with Celery("shared", set_as_current=False, task_cls=OnceTask) as other:
-        shared_task(body, name="tests.shared_body")
-        try:
-            other.finalize()
-            with pytest.raises(SettingError, match=r"^task 'tests\.shared_body'"):
-                other.tasks["tests.shared_body"].check_scheduled()
-        finally:
-            from celery import _state
-
-            _state._on_app_finalizers.clear()
 
 
 def test_what_hides_it_fails_as_it_runs(app: Celery) -> None:
@@ -194,86 +168,6 @@ def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) ->
     assert others == [first] * 2
     assert report.window != report.window, "nothing runs"
     assert asyncio.run(asyncio.to_thread(lambda: report.window)) is not None
-
-
-@pytest.mark.parametrize(
-    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
-)
-@pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
-def test_a_forked_process_knows_no_window(app: Celery, call: Any, within: bool) -> None:
-    """A process of a pool outlives the body that forked it, and would take its window for that of each later one."""
-
-    @app.task(bind=True, shared=False)
-    def report(self) -> list[bool]:
-        window = self.window
-        looks = [lambda: self.window, lambda: copy_context().run(lambda: self.window)]
-        return [*map(refused, looks), in_child(lambda: current_window() is None), in_child(lambda: bool(window.key))]
-
-    def refused(look: Any) -> bool:
-        def raises() -> bool:
-            with pytest.raises(RecordError, match=r"found a process that .*write 'key = self\.window\.key' there"):
-                look()
-            return True
-
-        return in_child(raises)
-
-    with executing(report, TWO) if within else nullcontext():
-        assert call(report) == [True] * 4
-
-
-def in_child(look: Any) -> bool:
-    """Whether ``look`` returns True in a forked process."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = 0 if look() else 1
-        finally:
-            os._exit(status)
-    return os.waitpid(child, 0)[1] == 0
-
-
-def test_threads_that_ask_at_once_get_one_window(app: Celery) -> None:
-    """Each has the body's context, and nobody has asked before."""
-    threads = 8
-
-    @app.task(bind=True, shared=False)
-    def report(self) -> set[str]:
-        together, contexts = threading.Barrier(threads), [copy_context() for _ in range(threads)]
-
-        def ask() -> str:
-            together.wait()
-            return self.window.entry
-
-        with ThreadPoolExecutor(threads) as pool:
-            return {asked.result() for asked in [pool.submit(context.run, ask) for context in contexts]}
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        assert {len(report()) for _ in range(100)} == {1}
-    finally:
-        sys.setswitchinterval(before)
-
-
-def test_the_innermost_counts(app: Celery, redis_url: str) -> None:
-    """A block in a body, and a body that a block calls."""
-
-    @app.task(shared=False)
-    def inner() -> Any:
-        return current_window()
-
-    @app.task(shared=False)
-    def outer() -> Any:
-        with once("block", every="366d", url=redis_url) as block:
-            with once("block", every="366d", url=redis_url):
-                assert current_window() is block
-            assert inner() not in (block, TWO)
-            assert async_to_sync(asyncio.to_thread)(current_window) is block
-        return current_window()
-
-    with executing(outer, TWO):
-        assert outer() is TWO
 
 
 # ---------------------------------------------------------------------------------------------------- real workers

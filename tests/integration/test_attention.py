@@ -66,24 +66,6 @@ def test_a_message_that_waits_for_its_countdown_isnt_stuck(server: RedisServer, 
     assert system.status()["attention"] == ""
 
 
-def test_a_lease_that_beats_dont_know(system: System) -> None:
-    """Their app has the task's name alone, and the task a shorter lease: its worker isn't taken for silent."""
-    system.settings = {"once_beat_lease": 60.0}
-    system.entries = {
-        "far": {"task": "apps.once_app.newer", **rare(), "args": [600], "options": {"once": {"tracked": True}}}
-    }
-    system.task = {"once_lease": 3.0}
-    worker = system.worker(concurrency=1, env={"NEWER": "1"})
-    worker.wait_ready()
-    beat = system.beat()
-    wait_until(lambda: system.status("far")["entry"]["running"], "it runs", 60)
-    seen = system.status("far")
-    assert (seen["entry"]["silent"], seen["attention"]) == (0, "")
-    worker.kill()
-    beat.kill()  # it would publish the window again, and that is then no longer overdue
-    wait_until(lambda: "overdue" in system.status("far")["attention"], "its lease has ended", 60)
-
-
 def test_a_task_that_workers_dont_know(system: System) -> None:
     """Beats were deployed first: status and doctor name the worker and the task at once."""
     system.settings = {"once_beat_start_timeout": 600.0}
@@ -100,21 +82,6 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
     system.worker("knows", concurrency=1, env={"NEWER": "1"}).wait_ready()
     wait_until(lambda: system.outcomes("new").get("done"), "another worker has run it", 60)
     assert system.status("new")["attention"] == ""
-
-
-def test_a_task_that_nobody_knows(system: System) -> None:
-    """Its name is misspelt, so beat takes it for untracked: that workers discard each window is told all the same."""
-    system.entries = {"typo": {"task": "apps.once_app.wrok", **rare()}}
-    system.worker(concurrency=1).wait_ready()
-    beat = system.beat()
-    said = "doesn't know the task 'apps.once_app.wrok': deploy workers first"
-    wait_until(lambda: said in system.status("typo")["attention"], "it is told", 60)
-    assert "doesn't know the task 'apps.once_app.wrok'" in system.once("doctor", exit_code=1)
-    beat.stop()
-    system.entries = {"typo": {"task": WORK, **rare()}}
-    system.beat("mended")
-    wait_until(lambda: system.outcomes("typo").get("done"), "it runs once the name is right", 60)
-    assert system.status("typo")["attention"] == ""
 
 
 def test_workers_are_known(system: System) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from datetime import datetime, timezone
 from functools import partial
 from threading import Thread
 from threading import enumerate as enumerate_threads
@@ -17,17 +16,11 @@ import redis
 from celery import Celery
 from celery.beat import Scheduler, Service
 from processes import environ, wait_until
-from system import EVERY_SECOND, System
+from system import System
 
-from celery_once_beat import OnceTask, Window
-from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
-from celery_once_beat.windows import encode_headers
-from celery_once_beat.worker import check_tasks, task
-
-#: Nobody dies here: no worker loses its lease because the machine is slow.
-PATIENT = {"once_beat_lease": 30.0}
+from celery_once_beat.worker import task
 
 
 @pytest.mark.parametrize(
@@ -51,25 +44,6 @@ def test_a_wrong_setting(system: System, setting: str, value: object, said: str)
         assert "Traceback" not in proc.log
         assert "secret" not in proc.log
         assert "once: " in line
-
-
-@pytest.mark.long
-def test_an_unknown_key_of_an_entry(system: System) -> None:
-    """An entry with a wrong 'once' option is named once and left out; the others go on."""
-    system.entries = {
-        **EVERY_SECOND,
-        "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"catchup": "all"}}},
-    }
-    system.settings = PATIENT
-    beats, _ = system.pair(pool="solo")
-    system.wait_done(3)
-    for beat in beats:
-        beat.wait_log("'wrong'.*unknown key")  # it may be the slower one
-        (line,) = [line for line in beat.log.splitlines() if "'wrong'" in line]
-        assert "unknown key 'catchup' (did you mean 'catch_up'?)" in line
-    assert not system.ledger.read(entry="wrong")
-    system.settle(beats)
-    system.check_each_once()
 
 
 def test_a_stock_beat_is_warned_of(system: System) -> None:
@@ -141,64 +115,6 @@ def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: py
         wait_until(lambda: not looks(), "it looks no more", 30)
 
 
-@pytest.mark.long
-def test_a_schedule_that_raises(system: System) -> None:
-    """An entry whose schedule raises is named once and tried again later; it never stops beat."""
-    system.entries = {**EVERY_SECOND, "broken": {"task": "apps.once_app.work", "broken": True}}
-    system.settings = PATIENT
-    beats, _ = system.pair(pool="solo")
-    system.wait_done(4)
-    for beat in beats:
-        beat.wait_log("this schedule is broken")
-        assert beat.log.count("this schedule is broken") == 1
-        assert "entry 'broken'" in beat.log
-    system.settle(beats)
-    system.check_each_once()
-
-
-@pytest.mark.long
-def test_a_key_of_the_wrong_type(system: System) -> None:
-    """A foreign key where an entry's hash should be: named, with what to do; the other entries go on."""
-    system.entries = {**EVERY_SECOND, "taken": {"task": "apps.once_app.work", "every": 1.0}}
-    key = system.store.entry_key("taken")
-    with system.client() as client:
-        client.set(key, "mine", ex=600)
-    system.settings = PATIENT
-    beats, _ = system.pair(pool="solo")
-    system.wait_done(3)
-    for beat in beats:
-        beat.wait_log("'taken'.*holds a string")
-        (line,) = [line for line in beat.log.splitlines() if "'taken'" in line]
-        assert f"the key {key!r} holds a string, expected a hash" in line
-    system.settle(beats)
-    system.check_each_once()
-    with system.client() as client:
-        assert client.get(key) == b"mine", "it isn't ours to change"
-    system.entries = EVERY_SECOND
-
-
-@pytest.mark.parametrize(
-    ("headers", "said"),
-    [
-        ({"once_start": "yesterday"}, "message header once_start: found 'yesterday'"),
-        ({"once_attempt": "1); drop"}, "message header once_attempt"),
-        ({"once_entry": 7}, "message header once_entry: found 7"),
-    ],
-)
-def test_broken_headers(system: System, headers: dict, said: str) -> None:
-    """A message whose window can't be read fails with a message that names the header; nothing is executed."""
-    worker = system.worker(pool="solo").wait_ready()
-    good = {
-        "once_entry": "tick", "once_start": "2026-11-21T05:36:00.000000Z", "once_attempt": 1, "once_v": 1,
-    }  # fmt: skip
-    system.send("apps.once_app.work", {**good, **headers})
-    worker.wait_log(said)
-    system.send("apps.once_app.work", {**good})
-    wait_until(lambda: system.ledger.read("finish"), "a good message is executed", 60)
-    assert len(system.ledger.read("start")) == 1
-    system.check_law = False
-
-
 def test_a_message_of_a_newer_version(system: System) -> None:
     """A message of a newer version isn't guessed at: it is put back with a countdown."""
     worker = system.worker(pool="solo").wait_ready()
@@ -212,22 +128,6 @@ def test_a_message_of_a_newer_version(system: System) -> None:
     assert worker.log.count("put back for") == 1, "said once"
     assert not system.ledger.read("start")
     system.check_law = False
-
-
-def test_headers_of_another_message(system: System) -> None:
-    """A parent's headers make its children no copies of its window: each runs, and its task is named once."""
-    worker = system.worker(pool="solo").wait_ready()
-    window = Window("tick", datetime(2026, 11, 21, tzinfo=timezone.utc), None)
-    parents = encode_headers(window, "parent")
-    for headers in (parents, parents, {"headers": parents}):
-        system.send("apps.once_app.retrying", headers)
-    wait_until(lambda: len(system.ledger.read("finish")) == 3, "all run", 60)
-    started = system.ledger.read("start")
-    assert len(started) == 9
-    assert len({event["call"] for event in started} - {"tick"}) == 3, "each in a window of its own"
-    assert worker.log.count("with the headers of another task's window") == 1
-    with system.client() as client:
-        assert not list(client.scan_iter("once:*"))
 
 
 def test_a_message_without_a_window(system: System) -> None:
@@ -287,16 +187,3 @@ def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
     assert done.returncode == os.EX_CONFIG
     assert "once_leese: there is no such attribute" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_property_of_a_task_that_raises() -> None:
-    """It is named as a wrong attribute is."""
-
-    class Asks(OnceTask):
-        abstract = True
-        once_lease = property(lambda _: {}["lease"])
-
-    with Celery("tests", set_as_current=False) as app:
-        app.register_task(type("Task", (Asks,), {"name": "tests.asks", "run": lambda _: None})())
-        with pytest.raises(SettingError, match=r"^task 'tests.asks', once_lease: can't be read: KeyError\('lease'\)$"):
-            check_tasks(app)

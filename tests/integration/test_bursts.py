@@ -133,13 +133,3 @@ def test_a_batch_that_is_cut(
         wait_until(all_sent, "each is sent", 60, 0.1)
     twice = sent(redis_url).total() - COUNT
     assert twice <= SLICE if lost == "reply" else twice == 0, twice
-
-
-@pytest.mark.long
-def test_untracked_windows_travel_alone(burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str) -> None:
-    """Nothing would publish them again: each is tried as Celery's retry policy says."""
-    scheduler = burst(tracked=False)
-    broker.cut_before(b"LPUSH")
-    scheduler.tick()
-    assert broker.lost == 1
-    assert sent(redis_url) == Counter(range(COUNT))

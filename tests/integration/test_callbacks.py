@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from celery import Celery
 from processes import wait_until
 from system import System
-
-from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.long
 
@@ -70,14 +67,3 @@ def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
     both = dict.fromkeys([(by, attempt) for by in SENT for attempt in (1, 2)], 1)
     wait_until(lambda: sent(followed, start) == both, "all of it has come", 60)
     followed.check_each_once(body_again=1)
-
-
-def test_a_stale_execution_sends_nothing(followed: System) -> None:
-    """It froze for longer than its lease, and another began: neither callbacks nor a result are its own."""
-    followed.kill_point = "worker.body:STOP"
-    start = run(followed, resume=True)
-    assert sent(followed, start) == dict.fromkeys([(by, 2) for by in SENT], 1)
-    with Celery(broker=followed.broker_url, backend=followed.result_url, set_as_current=False) as app:
-        result = app.AsyncResult(task_id("once:", "tick", parse_instant(start)))
-        assert result.state == "SUCCESS"
-        assert result.result[1] == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -12,18 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from celery import Celery
-from celery.bin.base import CLIContext
-from click.testing import CliRunner
 from processes import environ, wait_until
 from servers import RedisServer, free_port
 from system import System
 
-from celery_once_beat.cli import once as once_group
 from celery_once_beat.store import Begun
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, parse_instant, task_id
 
@@ -129,27 +124,6 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     assert alone.exit_code == 1, "nobody claims"
 
 
-@pytest.mark.long
-def test_reading_writes_nothing(system: System, once: Once) -> None:
-    """Each command that looks leaves an empty Redis empty, and a used one as it was."""
-    system.check_law = False
-    looks = (["status"], ["next"], ["audit"], ["doctor"], ["ping"], ["history", "tick"])
-    for look in looks:
-        once(*look)
-    with system.client() as client:
-        assert client.keys() == []
-    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
-    system.wait_done(2)
-    system.settle([beat])
-    worker.stop()
-    with system.client() as client:
-        wait_until(lambda: not client.exists("once:beats"), "the beat has left", 60)
-        before = {key: client.dump(key) for key in client.scan_iter() if key.startswith(b"once:")}
-        for look in looks:
-            once(*look)
-        assert {key: client.dump(key) for key in client.scan_iter() if key.startswith(b"once:")} == before
-
-
 def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> None:
     """No Redis is asked; days on which the clocks change are marked, and what doesn't exist then runs after it."""
     system.entries = {
@@ -178,78 +152,6 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
     wrong = once("next", "--from", "soon", **away)
     assert wrong.exit_code == 2
     assert wrong.log.startswith("once: --from: found 'soon', expected a time like 2026-11-21T02:00 (Europe/Berlin)")
-
-
-BARE_APP = """
-from datetime import timedelta
-from celery import Celery
-from celery_once_beat import OnceTask
-
-app = Celery("bare_app", broker="amqp://nowhere.example//", task_cls=OnceTask)
-app.conf.beat_schedule = {"hourly": {"task": "bare_app.work", "schedule": timedelta(hours=1)}}
-"""
-
-
-@pytest.mark.long
-def test_next_without_a_redis(tmp_path: Path) -> None:
-    """On a laptop, with AMQP and no Redis' URL, it says what the schedule says, and that no store was asked."""
-    (tmp_path / "bare_app.py").write_text(BARE_APP)
-
-    def once(*arguments: str) -> Said:
-        line = [sys.executable, "-m", "celery", "-A", "bare_app", "once", *arguments]
-        done = subprocess.run(
-            line, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=environ({})
-        )
-        return Said(done.returncode, done.stdout + done.stderr)
-
-    shown = once("next", "-n", "1", "--from", "2027-03-27T02:30Z")
-    assert shown.exit_code == 0, shown.log
-    assert "once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked\n" in shown.log
-    assert re.search("^hourly  2027-03-27 03:00:00", shown.log, re.MULTILINE)
-    assert once("status").exit_code == os.EX_CONFIG
-    # The broker is one, and isn't asked either: that goes without saying.
-    (tmp_path / "bare_app.py").write_text(BARE_APP.replace("amqp://nowhere.example//", "redis://127.0.0.1:1/0"))
-    shown = once("next", "-n", "1")
-    assert (shown.exit_code, "once:" in shown.log) == (0, False)
-
-
-def test_the_help_of_each_command(system: System, once: Once) -> None:
-    """All are listed with what they do, in words alone: nothing is cut, and no mark of click's is left in the text."""
-    system.check_law = False
-    listed = once("--help").log
-    assert "..." not in listed.partition("Commands:")[2]
-    assert "\b" not in listed
-    assert "\\b" not in listed
-    context = CLIContext(app=Celery("help", set_as_current=False), no_color=True, workdir=None)
-
-    def help_of(*words: str) -> str:  # in this process: each would start Celery
-        shown = CliRunner().invoke(once_group, [*words, "--help"], obj=context)
-        assert (shown.exit_code, words[-1] in shown.output) == (0, True)
-        assert "\b" not in shown.output
-        assert "\\b" not in shown.output
-        return shown.output
-
-    names, of_schedules = (
-        re.findall(r"^  (\w+) {2,}\S", text.partition("Commands:")[2], re.MULTILINE)
-        for text in (listed, help_of("schedules"))
-    )
-    assert {"status", "next", "run", "dashboard", "metrics", "schedules"} <= set(names)
-    for name in names:
-        help_of(name)
-    assert {*of_schedules} >= {
-        "list",
-        "show",
-        "set",
-        "delete",
-        "pause",
-        "resume",
-        "changes",
-        "export",
-        "apply",
-        "import",
-    }
-    for name in of_schedules:
-        help_of("schedules", name)
 
 
 @pytest.mark.long
@@ -576,22 +478,6 @@ def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> Non
 
 
 @pytest.mark.long
-def test_a_healthy_pair_passes(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
-    """With an append-only file, two beats and beat_scheduler = 'once' nothing is to be done: exit 0."""
-    system.use_store(start_redis(appendonly=True, args=("--maxmemory-policy", "noeviction")).url())
-    system.settings = {"beat_scheduler": "once"}
-    system.worker(pool="solo").wait_ready()
-    beats = [system.beat(f"beat{number}") for number in (1, 2)]
-    system.wait_done(2)
-    wait_until(lambda: len(system.store.beats()) == 2, "both live", 60)
-    well = once("doctor")
-    assert well.exit_code == 0, well.log
-    assert "warn" not in well.log
-    assert well.log.endswith("Nothing to be done.\n")
-    system.settle(beats)
-
-
-@pytest.mark.long
 def test_errors_are_one_line(system: System, once: Once) -> None:
     """Redis away, a wrong setting, a foreign key: each command says it in one line and its own status."""
     system.check_law = False
@@ -621,66 +507,6 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert status.exit_code == 1, "no beat lives"
         assert "holds a string, expected a hash" in status.log
         client.delete(system.store.entry_key("tick"))
-
-
-@pytest.mark.long
-def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once) -> None:
-    """A beat's name, an outcome in a history and a counter's name that nobody of ours wrote are written out."""
-    system.check_law = False
-    beat = system.beat()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
-    beat.stop()
-    with system.client() as client:
-        client.zadd("once:beats", {"a\x1b[2J:1:b": 1e15})
-        client.expire("once:beats", 600)
-        client.lpush(system.store.keys.of_entry("history", "tick"), "2026-11-21T00:00:00 do\x1b[2Jne 1 0 0 1 a:1 b")
-        client.expire(system.store.keys.of_entry("history", "tick"), 600)
-        for command in (["ping"], ["status"], ["history", "tick"], ["audit"], ["ping", "--json"]):
-            assert "\x1b" not in once(*command).log, command
-        assert json.loads(once("ping", "--json").log)["alive"]
-        client.hset(system.store.entry_key("tick"), "c:\x1b[2J", 1)
-        assert "\x1b" not in once("audit").log
-
-
-@pytest.mark.long
-def test_colours_on_a_terminal_alone(system: System) -> None:
-    """On a pseudo-terminal the outcome has its colour, with NO_COLOR it hasn't; a long line is cut off, not broken."""
-    system.check_law = False
-    for env, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
-        master, slave = pty.openpty()
-        proc = subprocess.Popen(
-            command("status"), stdin=slave, stdout=slave, env=environ({**system.env(), "COLUMNS": "110", **env})
-        )
-        os.close(slave)
-        shown = b""
-        while chunk := _read(master):
-            shown += chunk
-        proc.wait()
-        os.close(master)
-        assert (b"\x1b[" in shown) == coloured, shown
-        lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).split("\r\n")
-        assert all(len(line) <= 110 for line in lines), shown
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Linux says so when the last writer has gone
-        return b""
-
-
-@pytest.mark.long
-def test_the_shell_completes_commands_and_entries(system: System) -> None:
-    """``celery once hist<TAB>`` and ``celery once history ti<TAB>``, as bash asks."""
-    system.check_law = False
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}, "tock": {"task": "x", "every": 1.0}}
-    for words, expected in (("once hist", ["plain,history"]), ("once history ti", ["plain,tick"])):
-        line = f"celery -A apps.once_app {words}"
-        env = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-        code = "import sys; sys.argv = ['celery']; from celery.bin.celery import main; main()"
-        proc = system.procs.start([sys.executable, "-c", code], name="completion", env={**system.env(), **env})
-        proc.wait()
-        assert proc.log.splitlines() == expected
 
 
 def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:

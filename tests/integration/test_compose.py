@@ -95,23 +95,6 @@ def option(command: list[str], name: str) -> str:
 # ---------------------------------------------------------------------------------------------- what it says
 
 
-def test_two_beats_and_two_workers_of_one_image(services: dict[str, Any]) -> None:
-    """Two of each, each with a host of its own, and else the same: any of them may die. One is built, once."""
-    assert set(services) == {"redis", "rabbitmq", *BEATS, *WORKERS}
-    assert len({services[name]["image"] for name in BEATS + WORKERS}) == 1
-    assert [name for name, service in services.items() if "build" in service] == ["beat-1"]
-    policies = {name: services[name]["pull_policy"] for name in BEATS + WORKERS}
-    assert policies == {"beat-1": "build", "beat-2": "never", "worker-1": "never", "worker-2": "never"}
-    built = {"build": services["beat-1"]["build"], "pull_policy": "build"}
-    for names, word in ((BEATS, "beat"), (WORKERS, "worker")):
-        first, second = ({**services[name], **built} for name in names)
-        assert first.pop("hostname") != second.pop("hostname")
-        assert first == second
-        command = command_of(first)
-        assert command[:4] == ["celery", "-A", "proj", word]
-    assert 'beat_scheduler = "once"' in (ROOT / "examples/quickstart/proj.py").read_text()
-
-
 def test_redis_keeps_claims_over_a_restart_and_evicts_none(services: dict[str, Any]) -> None:
     """AOF in a named volume, and no key is dropped when memory is short."""
     command = command_of(services["redis"])
@@ -122,38 +105,6 @@ def test_redis_keeps_claims_over_a_restart_and_evicts_none(services: dict[str, A
     name, target = volume.split(":")
     assert target == "/data"
     assert name in read_compose()["volumes"]
-
-
-def test_the_broker_is_rabbitmq_and_redis_coordinates(services: dict[str, Any]) -> None:
-    """By the environment alone, with the user that RabbitMQ is told to make; guest wouldn't get in."""
-    for name in BEATS + WORKERS:
-        broker = urlsplit(services[name]["environment"]["CELERY_BROKER_URL"])
-        assert (broker.scheme, broker.hostname, broker.port or 5672) == ("amqp", "rabbitmq", 5672)
-        made = services["rabbitmq"]["environment"]
-        assert (broker.username, broker.password) == (made["RABBITMQ_DEFAULT_USER"], made["RABBITMQ_DEFAULT_PASS"])
-        assert broker.username != "guest"
-        store = urlsplit(services[name]["environment"]["CELERY_RESULT_BACKEND"])
-        assert (store.scheme, store.hostname, store.port or 6379) == ("redis", "redis", 6379)
-
-
-def test_every_service_has_a_healthcheck_that_others_wait_for(services: dict[str, Any]) -> None:
-    """Nothing starts before what it needs takes connections; Docker would otherwise only wait for a process."""
-    for name, service in services.items():
-        check = service["healthcheck"]
-        assert not check.get("disable"), name
-        assert seconds(check["timeout"]) <= seconds(check["interval"]) * check["retries"], name
-        for needed, how in service.get("depends_on", {}).items():
-            assert needed in services
-            assert how["condition"] == "service_healthy", f"{name} doesn't wait for {needed}"
-    for name in BEATS + WORKERS:
-        assert set(services[name]["depends_on"]) == {"redis", "rabbitmq"}
-
-
-def test_nothing_listens_on_the_host(services: dict[str, Any]) -> None:
-    """The password stands in the file: no port is published."""
-    for name, service in services.items():
-        assert "ports" not in service, name
-        assert "network_mode" not in service, name
 
 
 def test_images_are_built_here_or_have_a_version(services: dict[str, Any]) -> None:
@@ -182,15 +133,6 @@ def test_services_may_do_what_they_need_and_no_more(services: dict[str, Any]) ->
     for name in BEATS:
         assert services[name]["environment"]["ONCE_BEAT_HEARTBEAT_FILE"] == f"{RUN}/heartbeat"
         assert [mount.partition(":")[0] for mount in services[name]["tmpfs"]] == [RUN]
-
-
-def test_no_frequent_healthcheck_starts_an_interpreter(services: dict[str, Any]) -> None:
-    """Neither Python nor an Erlang VM every few seconds; what a worker is asked through the broker is rare."""
-    for name, service in services.items():
-        script = " ".join(service["healthcheck"]["test"])
-        if re.search(r"\bcelery\b|rabbitmq", script):
-            assert name in WORKERS
-            assert seconds(service["healthcheck"]["interval"]) >= 30
 
 
 def test_docker_compose_itself_accepts_it() -> None:
@@ -518,14 +460,3 @@ def test_its_commands_run_as_processes(composed: Composed) -> None:
         assert composed.running[name].wait(seconds(composed.services[name]["stop_grace_period"])) == 0, name
     assert set(composed.reports().values()) == {1}
     assert {path.name for path in composed.workdir.iterdir()} <= {"proj.py", "__pycache__"}
-
-
-def test_the_quickstart_shows_the_same_commands(services: dict[str, Any]) -> None:
-    """What its README lets one type by hand is what the file runs; two workers of one host need names besides."""
-    text = (ROOT / "examples/quickstart/README.md").read_text()
-    typed = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
-    assert services["redis"]["command"] in typed
-    assert typed.count(services["beat-1"]["command"]) == len(BEATS)
-    names = {line.removeprefix(services["worker-1"]["command"]) for line in typed if " worker " in line}
-    assert len(names) == len(WORKERS)
-    assert all(re.fullmatch(r" -n \w+@%h", name) for name in names), names

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
-from datetime import datetime, timezone
+from datetime import timezone
 
 import pytest
 from system import System
 
-from celery_once_beat import once
-from celery_once_beat.schedules import between, cron, every, excluding, union, write_schedule
+from celery_once_beat.schedules import cron, excluding, write_schedule
 
 WORK = "apps.once_app.work"
 UTC = timezone.utc
@@ -56,32 +54,3 @@ def test_next_says_why_a_window_is_left_out(system: System) -> None:
     assert json.loads(system.once("next", "nightly", "-n", "2", "--json", *asked))[1]["start"].startswith("2026-12-26")
     tokyo = system.once("next", "tokyo", "-n", "1", *asked)
     assert "2026-12-25 02:00:00+09:00" in tokyo
-
-
-@pytest.mark.long
-def test_what_leaves_out_everything_is_said_in_one_line(system: System) -> None:
-    """By next, at once; by a beat it is asked on later, and the other entries go on."""
-    nothing = excluding("1 s", every("1 s"))
-    system.entries = {
-        "nothing": {"task": WORK, "stored": write_schedule(nothing)},
-        "tick": {"task": WORK, "every": 1.0},
-    }
-    shown = system.once("next", "nothing")
-    assert re.search(r"once: entry 'nothing': excluding\(.*leaves out each start up to \d", shown), shown
-    system.pair()
-    system.wait_done(4)
-    assert not system.recorded("nothing")
-    assert "nothing" in system.once("status")
-
-
-def test_keys_of_ones_own_have_their_windows(system: System) -> None:
-    """One caller gets the window; where a schedule has never started, nobody does."""
-    ended = between(union("1 s", cron("* * * * * *")), end="2025-12-31", tz="UTC")
-    never = between("1 s", start="2999-01-01", tz="UTC")
-    with ExitStack() as held:
-        found = [held.enter_context(once("k", every=ended, url=system.store_url)) for _ in range(2)]
-    assert [window is not None for window in found] == [True, False]
-    assert found[0] is not None
-    assert found[0].start == datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
-    with once("k2", every=never, url=system.store_url) as window:
-        assert window is None

@@ -20,10 +20,9 @@ from stage import DELAY, Stage, nth
 from system import System
 
 from celery_once_beat import Schedules
-from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending, Lookup, Order
-from celery_once_beat.store import model as r
+from celery_once_beat.store import Lookup, Order
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
@@ -145,27 +144,6 @@ def test_tls(start_redis: Callable[..., RedisServer], system: System, authoritie
         runs_windows(system)
 
 
-@pytest.mark.long
-def test_tls_by_options(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
-    """The same where URL and options share the work."""
-    right, _, options = authorities
-    start_redis("redis", args=options)
-    url = f"rediss://localhost:{options[1]}/0"
-    with connected(system, url, ssl_ca_certs=str(right), ssl_cert_reqs="required"):
-        runs_windows(system)
-
-
-@pytest.mark.long
-def test_the_brokers_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
-    """Coordinated in the broker, without a setting of our own: by the TLS settings that Celery has for it."""
-    right, _, options = authorities
-    server = start_redis("redis", args=options)
-    system.broker_url = tls_url(options, right)
-    with connected(system, server.url()):
-        system.settings = {"once_beat_redis_url": None}
-        runs_windows(system)
-
-
 def make_cluster(server: RedisServer) -> None:
     """A cluster of this one node."""
     with server.client() as client:
@@ -215,16 +193,6 @@ def test_a_proxy_that_knows_no_hello(start_redis: Callable[..., RedisServer], sy
         runs_windows(system)
     server.stop()  # what the harness asks at a test's end begins with it
     system.check_law = False
-
-
-@pytest.mark.long
-def test_a_wrong_authority(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
-    """A certificate of another authority: one clear line, no traceback, and everybody waits."""
-    _, wrong, options = authorities
-    server = start_redis("redis", args=options)
-    url = tls_url(options, wrong).replace("://", f"://:{SECRET}@")
-    with with_password(server), connected(system, url):
-        is_said_once(system, "certificate verify failed")
 
 
 # --------------------------------------------------------------------------- password, user, socket
@@ -401,25 +369,6 @@ def refused(server: RedisServer, *rules: str, act: Callable[[Stage], None]) -> s
         return found - {"client|setinfo", "client"}  # as redis-py introduces itself
 
 
-def test_windows_that_wait_need_no_more_rights(any_server: RedisServer) -> None:
-    """With the document's list they wait for their turn, are published again and run."""
-
-    def act(stage: Stage) -> None:
-        stage.load(overlap="buffer_one")
-        for number in range(1, 5):
-            stage.claim(start=nth(number), since=nth(number - 1))
-        windows = [WindowKey("nightly", nth(number)) for number in range(1, 5)]
-        begun, *others = [stage.store.begin(each, each.start.isoformat(), 30.0) for each in windows]
-        assert isinstance(begun, r.Begun)
-        assert all(isinstance(each, r.Waits) for each in others)
-        stage.store.finish(Ending(windows[0], windows[0].start.isoformat(), begun.fence, "done"))
-        stage.start = nth(4)
-        assert isinstance(stage.take(), r.Taken)
-        assert isinstance(stage.begin("D"), r.Begun)
-
-    assert refused(any_server, *rights(), *rights("acl-tidy"), act=act) == set()
-
-
 def test_limits_need_some_more(any_server: RedisServer) -> None:
     """With what the document names for them no verb of a limit is refused anything; each of it is needed."""
 
@@ -449,45 +398,6 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
         assert SECRET not in str(error)
         # Redis 7.0 doesn't say which command of a script it was.
         assert right[1:] in str(error) or re.search("can't run this command|NoPermissionError", str(error)), error
-
-
-def test_names_of_what_is_gone_need_some_more(any_server: RedisServer) -> None:
-    """With the rights that the document names for it, no verb is refused anything; without, these alone are refused."""
-
-    def act(stage: Stage) -> None:
-        for _ in range(2):
-            assert isinstance(stage.load(defined="{}"), r.Loaded)
-        assert isinstance(stage.claim(), r.Claimed)
-        assert isinstance(stage.begin("host-b:1:delivery/1"), r.Begun)
-
-    more = rights("acl-tidy")
-    assert refused(any_server, *rights(), *more, act=act) == set()
-    for right in more:
-        assert right[1:] in refused(any_server, *rights(), *(other for other in more if other != right), act=act)
-
-
-def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it no write is certain, and the error names the command; with it, it is for the replicas to say."""
-    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
-    without = allowed(any_server, *rights(), wait_replicas=1)
-    assert isinstance(without, UncertainWriteError)
-    assert "'wait'" in str(without)
-    certain = allowed(any_server, *rights(), *rights("acl-wait"), wait_replicas=1)
-    assert isinstance(certain, UncertainWriteError)
-    assert "0 of 1 replicas" in str(certain)
-
-
-def test_another_database_needs_select(any_server: RedisServer) -> None:
-    """Database 0 is where a connection begins; any other is selected."""
-    for rules, works in ((rights(), False), ([*rights(), *rights("acl-select")], True)):
-        set_user(any_server, *rules)
-        store = Store(Settings(redis_url=any_server.url(1), redis_options={"username": "once", "password": SECRET}))
-        if works:
-            assert store.beats() == ()
-        else:
-            with pytest.raises(StoreUnavailableError, match="select"):
-                store.beats()
-        store.close()
 
 
 def test_schedules_that_are_set_need_some_more(any_server: RedisServer, any_url: str) -> None:

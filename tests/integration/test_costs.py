@@ -62,20 +62,6 @@ def counted(store: Store, by: str = "clients") -> Iterator[Counter[str]]:
                 found[line["command"].split()[0]] += 1
 
 
-def test_a_first_load_writes_an_entry_once(start_redis: Callable[..., RedisServer]) -> None:
-    """A first start takes as long as its loads: each reads, writes and expires its hash with one command each."""
-    server = start_redis()
-    store = Store(Settings(redis_url=server.url()))
-    names = [f"entry-{number}" for number in range(50)]
-    with server.client() as client:
-        store.load_many([LoadRequest(n, BEATS[0], MARK, 86400.0, LIMITS) for n in names])
-        found = client.info("commandstats")
-    store.close()
-    assert {name: found[f"cmdstat_{name}"]["calls"] for name in ("hmget", "hset", "pexpire")} == {
-        "hmget": 50, "hset": 50, "pexpire": 50,
-    }  # fmt: skip
-
-
 def run(store: Store, name: str, number: int) -> None:
     """One window from claim to finish."""
     window = WindowKey(name, T0 + (number + 1) * HOUR)
@@ -83,23 +69,6 @@ def run(store: Store, name: str, number: int) -> None:
     store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
     begun = store.begin(window, OWNER, 30.0)
     store.finish(Ending(window, OWNER, begun.fence, "done"))
-
-
-def test_what_being_told_costs(store: Store) -> None:
-    """Nothing where it isn't asked for: each script sends the server what it did before. Else five commands more."""
-    told = EndRules(max_attempts=3, recover=True, grace=None, deadline=900.0, pause_after_failures=5, on_failure="x.y")
-    store.load_many([LoadRequest("told", BEATS[0], MARK, 86400.0, told, known=T0)])
-    sent = {}
-    with redis.Redis.from_url(store.settings.redis_url) as client:
-        for name in (NAMES[0], "told"):
-            for number in range(3):
-                client.config_resetstat()
-                run(store, name, number)
-            stats = client.info("commandstats")
-            sent[name] = sum(
-                each["calls"] for command, each in stats.items() if not command.startswith("cmdstat_config")
-            )
-    assert sent == {NAMES[0]: 41, "told": 46}
 
 
 def look(store: Store) -> None:

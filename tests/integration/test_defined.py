@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 import redis
 from celery import Celery
 
-from celery_once_beat import Schedules
-from celery_once_beat.beat import defined as module
 from celery_once_beat.beat.defined import Defined, make_defined
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
@@ -94,38 +90,6 @@ def test_a_deletion_is_seen(reader: Reader) -> None:
     assert reader.look() == {"b": 30}
 
 
-def test_who_was_away_for_long_sees_all(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day later the store knows no deleted names any more: all names are asked for."""
-    for name in ("a", "b", "c"):
-        reader.set(name)
-    reader.look()
-    reader.store.delete_definition("a")
-    reader.set("b", 30)
-    for key in reader.raw.scan_iter("once:*gone"):
-        reader.raw.delete(key)
-    now = module.steady() + 86_400
-    monkeypatch.setattr(module, "steady", lambda: now)
-    assert reader.look() == {"b": 30, "c": 60}
-
-
-def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion that the new master doesn't know: within minutes, when the shard is read anew."""
-    reader.set("a")
-    reader.look()
-    saved = {key: reader.raw.hgetall(key) for key in reader.raw.scan_iter("once:*def:a")}
-    reader.store.delete_definition("a")
-    assert reader.look() == {}
-    for key, values in saved.items():
-        reader.raw.delete(key)
-        reader.raw.hset(key, mapping=values)
-        reader.raw.zadd(key.replace("def:a", "defs"), {"a": 5})
-    minutes = itertools.count(module.steady() + module._ANEW, step=10)
-    monkeypatch.setattr(module, "steady", lambda: next(minutes))
-    for _ in range(SHARDS):
-        reader.look()
-    assert reader.look() == {"a": 60}
-
-
 def test_a_store_that_lost_all_is_read_anew(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
     """At once: the number that the beat knows isn't there. One line names what is lost, and none calls it deleted."""
     caplog.set_level("INFO")
@@ -149,33 +113,6 @@ def test_a_store_that_lost_all_is_read_anew(reader: Reader, caplog: pytest.LogCa
     assert reader.look()["a"] == 30
 
 
-def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(
-    reader: Reader, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The number of its last change expires then."""
-    reader.set("a")
-    reader.look()
-    reader.store.delete_definition("a")
-    reader.look()
-    keys = reader.store.keys.of_definition("a")
-    assert reader.raw.delete(keys["defs"], keys["gone"]) == 2
-    for _ in range(3):
-        assert reader.look() == {}
-    assert "lost" not in caplog.text
-    reader.set("a")
-    assert reader.look() == {"a": 60}
-
-
-def test_a_definition_that_is_lost_alone_is_named(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
-    """Evicted, say, while its name is still listed."""
-    reader.set("a")
-    reader.set("b")
-    reader.raw.delete(reader.store.keys.of_entry("def", "a"))
-    for _ in range(2):
-        assert reader.look() == {"b": 60}
-    assert caplog.text.count("Redis has lost 1 of the schedules that were set at run time: 'a'.") == 1
-
-
 def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
     """The other shards go on, and it does once the key is deleted and the entry set again."""
     reader.set("a")
@@ -193,17 +130,6 @@ def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureF
     reader.set("a", 20)
     reader.look()
     assert reader.look() == {"a": 20, "b": 30}
-
-
-def test_a_name_that_is_no_text_is_nobodys(reader: Reader) -> None:
-    """A foreign name stops neither a look nor a list."""
-    for name in "abcd":
-        reader.set(name)
-    for shard in range(SHARDS):
-        reader.raw.zadd(reader.store.keys.of_shard("defs", shard), {b"\xff\xfe": 7, "\x1b[31m\n": 8})
-    assert reader.look().keys() == {*"abcd"}
-    with closing(Schedules(url=reader.url)) as client:
-        assert [each.name for each in client.list()] == [*"abcd"]
 
 
 def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
@@ -229,19 +155,6 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
         assert not times[1] < start <= times[2]
     assert entry.timetable.count(times[0] - ago, now + ago) == len(starts)
     assert len(starts) == pytest.approx(20 + 0 + 100 / 7 + 100 / 5, abs=3)
-
-
-def test_windows_since_another_scheduler_stopped_belong_to_the_definition_that_says_so(reader: Reader) -> None:
-    """Also those of times at which an earlier one was in force here."""
-    stopped = reader.store.snapshot().now - timedelta(seconds=100)
-    reader.set("a", 10)
-    reader.store.delete_definition("a")
-    reader.set("a", 5, counts_from=stopped)
-    reader.look()
-    entry = reader.entries.get("a")
-    starts = list(entry.starts(stopped, stopped + timedelta(seconds=100)))
-    assert len(starts) == 20
-    assert {entry.by(start) for start in starts} == {entry}
 
 
 def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -125,28 +123,6 @@ def test_compare_and_set(stage: Defined) -> None:
     assert stage.delete(if_version=1) == r.Conflict(stage.known)
     assert stage.delete(if_version=2).version == 3
     assert stage.set("four", if_version=2) == r.Conflict(None)
-
-
-def test_one_of_many_wins(new_stage: Callable[..., Defined]) -> None:
-    """Eight that compare and set at once: of each round one."""
-    stages = [new_stage() for _ in range(8)]
-    won: list[int] = []
-
-    def change(stage: Defined, number: int) -> None:
-        for version in range(20):
-            if isinstance(stage.set(f"{number} {version}", if_version=version), r.Changed):
-                won.append(version)
-            while True:
-                (known,) = stage.store.definitions([ENTRY])
-                if known is not None and known.version > version:
-                    break
-
-    threads = [threading.Thread(target=change, args=each) for each in zip(stages, itertools.count(), strict=False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(won) == list(range(20))
 
 
 @pytest.mark.parametrize("verb", ["set", "delete"])
@@ -306,15 +282,6 @@ def test_a_pause_is_one_thing(stage: Defined) -> None:
     assert stage.look() == before, "it was as asked"
 
 
-def test_a_set_one_doesnt_hold_up_claims_of_the_same_version_by_others(stage: Defined) -> None:
-    """No last beat that loaded it wins: all that have read it may claim."""
-    stage.set()
-    start = stage.load_it("beat-1").cursor
-    assert isinstance(stage.load_it("beat-2", alive=("beat-1",)), r.Loaded)
-    assert isinstance(stage.claim_it(start + SECOND, "beat-1"), r.Claimed)
-    assert isinstance(stage.claim_it(start + 2 * SECOND, "beat-2"), r.Claimed)
-
-
 def test_a_static_entry_goes_before_it(stage: Defined) -> None:
     """While a beat that has one lives, whoever loaded or set first; then what was set counts from now."""
     stage.set()
@@ -354,17 +321,6 @@ def test_the_number_of_changes_never_goes_back(stage: Defined) -> None:
     assert stage.look()[0] == 5 * 10**14 + 1
 
 
-def test_idle_looks_read_one_number_a_shard(stage: Defined) -> None:
-    """What changed before the number that a beat knows isn't sent again."""
-    for name in map(str, range(100)):
-        stage.store.set_definition(name, "text")
-    found = stage.store.overdue("beat-1", stage.store.snapshot().now, 10, changed_since=[0] * 16)
-    assert sum(len(names) - 1 for names in found.changed) == 100
-    numbers = [names[""] for names in found.changed]
-    idle = stage.store.overdue("beat-1", stage.store.snapshot().now, 10, changed_since=numbers)
-    assert [len(names) for names in idle.changed] == [2] * 16, "the number, and the name that has it"
-
-
 def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     """A text, another type, a newer version's: each is named, and nothing is written."""
     stage.set()
@@ -391,15 +347,6 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     stage.raw.lpush(stage.store.keys.of_entry("changes", ENTRY), "what")
     (changes,) = stage.store.changes([ENTRY])
     assert isinstance(changes, StoreDataError)
-
-
-@pytest.mark.long
-def test_a_change_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
-    """With once_beat_wait_replicas: a failover could undo it."""
-    stage = new_stage(wait_replicas=1)
-    for send in (stage.set, lambda: stage.store.pause(ENTRY), stage.delete):
-        with pytest.raises(UncertainWriteError):
-            send()
 
 
 @pytest.mark.long
@@ -452,12 +399,3 @@ def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
     stage.delete()
     made = stage.set(counts_from=earlier[0])
     assert stage.store.account(ENTRY).cursor == made.at, "what was deleted isn't owed"
-
-
-def test_before_a_beat_has_loaded_it(stage: Defined) -> None:
-    """The definition's own instant is what moves."""
-    now = stage.store.snapshot().now
-    stage.set(counts_from=now - timedelta(seconds=90))
-    assert stage.set(counts_from=now - timedelta(seconds=100)).same
-    assert stage.set(counts_from=now - timedelta(seconds=60)).version == 2
-    assert stage.load_it().cursor == now - timedelta(seconds=60)

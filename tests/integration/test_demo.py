@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
-from xml.etree import ElementTree as ET
 
 import pytest
 import redis
@@ -25,13 +21,12 @@ from terminal import Terminal
 
 from celery_once_beat import embedded
 from celery_once_beat.rules.balance import Balance
-from celery_once_beat.windows import Window, format_instant
+from celery_once_beat.windows import format_instant
 from examples.ha_pair import __main__ as command
-from examples.ha_pair import server, svg
+from examples.ha_pair import server
 from examples.ha_pair.board import Board
-from examples.ha_pair.ledger import Event, Ledger, WindowKey
+from examples.ha_pair.ledger import Event, WindowKey
 from examples.ha_pair.plain import verdict_lines
-from examples.ha_pair.svg import Frame, Span
 from examples.ha_pair.telling import Act
 from examples.ha_pair.verdict import Copy, Kill, judge
 
@@ -101,15 +96,6 @@ def stats() -> dict[int, tuple[str, int, int]]:
 
 def sessions_below(demo: Proc | Terminal) -> set[int]:
     return {session for _, parent, session in stats().values() if parent == demo.pid} - {demo.pid}
-
-
-def started_last(sessions: set[int]) -> int:
-    """By the time of its start: the ids of processes begin anew when they have reached their end."""
-
-    def started(pid: int) -> tuple[int, int]:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]), pid
-
-    return max(sessions, key=started)
 
 
 def members(sessions: set[int]) -> list[int]:
@@ -183,12 +169,8 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
 
 @pytest.mark.long
 def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Terminal], tmp_path: Path):
-    """Frames that fit the terminal show claims, kills, the takeover and the refusals; the verdict follows the last.
-
-    The recording of the same run shows the same, and nothing of the machine.
-    """
-    recording = tmp_path / "new" / "demo.svg"
-    terminal = in_terminal("--record", str(recording))
+    """Frames that fit the terminal show claims, kills, the takeover and the refusals; the verdict follows the last."""
+    terminal = in_terminal()
     code = terminal.wait(timeout=120)
     text = terminal.text
     assert code == 0, report(text)
@@ -222,14 +204,6 @@ def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Ter
     assert terminal.cursor_visible
     assert not list((tmp_path / "tmp").iterdir()), "no log, and nothing that a killed worker left"
 
-    film = Film(recording.read_text(encoding="utf-8"))
-    whole = "\n".join(line for screen in film.screens() for line in screen)
-    for shown in ("KILLED beat-1", f"KILLED {victim}", f"{survivor}  takes over {window}", "⊘ copy refused: closed"):
-        assert shown in whole
-    assert any("✓ verdict: as promised" in line for line in film.still())
-    assert film.still() == film.screens()[-1]
-    assert "/" not in whole, "no path"
-
 
 @needs_proc
 @pytest.mark.long
@@ -249,22 +223,6 @@ def test_ctrl_c_in_a_terminal_gives_it_back(in_terminal: Callable[..., Terminal]
     assert re.search(r"^interrupted$", terminal.text, re.MULTILINE)
     assert "Traceback" not in terminal.text
     assert not re.search(r"\x1b\[(\d+;)*[349]\d[;m]", terminal.raw)
-
-
-@needs_proc
-@pytest.mark.long
-def test_an_error_gives_the_terminal_back(in_terminal: Callable[..., Terminal]):
-    """A process that ends by itself ends the demo with status 1, says which, and leaves the logs."""
-    terminal = in_terminal()
-    terminal.wait_text(r"► running")
-    sessions = sessions_below(terminal)
-    os.killpg(started_last(sessions), signal.SIGKILL)
-
-    assert terminal.wait(timeout=60) == 1
-    wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 60)
-    assert terminal.cursor_visible
-    assert re.search(r"^ha_pair: beat-2 ended by itself, with status -9$", terminal.text, re.MULTILINE)
-    assert re.search(r"^logs and ledger: ", terminal.text, re.MULTILINE)
 
 
 @needs_proc
@@ -328,33 +286,6 @@ def test_the_picture_is_drawn_only_where_it_can_be_seen(
     assert (command._live_view(0.0) is not None) == live
 
 
-def test_without_rich_there_are_plain_lines_and_no_recording(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    """Rich is never needed, but for the recording, which says so."""
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
-    monkeypatch.setattr(sys, "stdout", stdout())
-    assert command._live_view(0.0) is None
-    with pytest.raises(SystemExit) as ended:
-        command.main(["--record", str(tmp_path / "demo.svg")])
-    assert ended.value.code == 2
-    assert "pip install rich" in capsys.readouterr().err
-
-    code = "import sys; sys.modules['rich'] = None; import examples.ha_pair.__main__"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
-
-
-def test_a_recording_that_can_not_be_written_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Nobody waits half a minute to hear it."""
-    need_rich()
-    (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "demo.svg"):
-        with pytest.raises(SystemExit) as ended:
-            command.main(["--record", str(path)])
-        assert ended.value.code == 2
-        assert "--record: " in capsys.readouterr().err
-
-
 def second(number: int, entry: str = "heartbeat") -> WindowKey:
     return WindowKey(entry, format_instant(DUE + timedelta(seconds=number)))
 
@@ -364,33 +295,6 @@ def board_of(*events: Act | Event) -> Board:
     for event in events:
         board.tell(event)
     return board
-
-
-def test_the_newest_rows_keep_what_is_open_or_out_of_the_ordinary():
-    """Of many windows the newest are shown, last the newest, and an interrupted one and a refused copy with them."""
-    told = [event("start", 0.1), Act("killed", T0 + 1, "KILLED", "worker-1")]
-    for number in range(20):
-        told += [
-            event("start", number, "worker-2", second(number)),
-            event("finish", number, "worker-2", second(number)),
-        ]
-    board = board_of(*told, event("refused", 20, "worker-2", second(4), reason="closed"))
-    assert [row.window for row in board.newest(6)] == [WINDOW, second(4), *map(second, range(16, 20))]
-    assert [row.window for row in board.newest(19)] == [WINDOW, *map(second, (2, *range(3, 20)))]
-    assert len(board.newest(25)) == 21
-
-
-def test_a_start_that_is_read_after_its_worker_was_killed_is_interrupted():
-    """What a process wrote just before its death may be read after it."""
-    board = board_of(Act("killed", T0 + 1, "KILLED", "worker-1"), event("start", 0.9))
-    assert board.rows[WINDOW].state == "interrupted"
-    board.tell(event("published", 4.0, "beat-2", again=True))
-    assert board.rows[WINDOW].state == "again"
-    board.tell(event("start", 4.1, "worker-2", attempt=2))
-    assert board.rows[WINDOW].state == "running"
-    assert board.rows[WINDOW].late == pytest.approx(4.1)
-    board.tell(event("finish", 6.1, "worker-2", attempt=2))
-    assert board.rows[WINDOW].state == "done"
 
 
 @pytest.mark.parametrize("size", [(78, 18), (80, 23), (100, 29), (200, 60)])
@@ -421,137 +325,6 @@ def test_every_frame_fits_and_says_it_with_symbols(size: tuple[int, int]):
 
 
 # ------------------------------------------------------------------------------------------------ the recording
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-class Film:
-    """What somebody sees who looks at a recording; reads the SVG as a browser does, so far as it is used."""
-
-    def __init__(self, text: str) -> None:
-        self.root = ET.fromstring(text)
-        style = self.root.findtext(f"{SVG}style") or ""
-        self.still_names = set(re.findall(r"\.(\w+)\{visibility:visible\}", style))
-        self.spells = {
-            name: [(float(at), seen) for at, seen in re.findall(r"([\d.]+)%\{visibility:(\w+)\}", stops)]
-            for name, stops in re.findall(r"@keyframes (\w+)\{((?:[\d.]+%\{[^}]*\})*)\}", style)
-        }
-        self.length = float(re.findall(r"animation:([\d.]+)s step-end infinite", style)[0])
-        self.lines = {f"#{group.get('id')}": self._read(group) for group in self.root.iterfind(f"{SVG}defs/{SVG}g")}
-        self.uses = list(self.root.iterfind(f"{SVG}g/{SVG}use"))
-
-    @staticmethod
-    def _read(group: ET.Element) -> str:
-        line = ""
-        for text in group:
-            column = float(text.get("x", "")) / svg.CELL
-            assert column == pytest.approx(round(column), abs=0.01), "it stands in a cell"
-            line = line.ljust(round(column)) + (text.text or "")
-            if len(text.text or "") > 1:
-                assert float(text.get("textLength", "")) == pytest.approx(len(text.text or "") * svg.CELL, abs=0.01)
-        return line
-
-    def _screen(self, is_seen: Callable[[list[str]], bool]) -> list[str]:
-        lines: dict[int, str] = {}
-        for use in self.uses:
-            if is_seen((use.get("class") or "").split()):
-                row = int(use.get("y", "")) // svg.LINE
-                assert row not in lines, "two lines at one place"
-                lines[row] = self.lines[use.get("href", "")]
-        return [lines.get(row, "") for row in range(max(lines, default=-1) + 1)]
-
-    def at(self, percent: float) -> list[str]:
-        """The screen at a time of the film."""
-
-        def is_seen(names: list[str]) -> bool:
-            if "a" not in names:
-                return True
-            [spells] = [self.spells[name] for name in names if name in self.spells]
-            return [seen for at, seen in spells if at <= percent + 0.001][-1] == "visible"
-
-        return self._screen(is_seen)
-
-    def still(self) -> list[str]:
-        """The screen of somebody who wants no motion."""
-        return self._screen(lambda names: "a" not in names or bool(self.still_names & set(names)))
-
-    def screens(self) -> list[list[str]]:
-        """All screens, each as long as nothing changes, in order."""
-        return [self.at(percent) for percent in sorted({at for spells in self.spells.values() for at, _ in spells})]
-
-
-def frames_of(*screens: list[str]) -> list[Frame]:
-    return [
-        Frame(1.0 + 0.5 * number, tuple((Span(line, "fill:#ff0000"),) if line else () for line in screen))
-        for number, screen in enumerate(screens)
-    ]
-
-
-def test_the_recording_loses_no_frame_and_draws_no_line_twice():
-    """Well-formed XML whatever the text; each line at its row and time; the last frame is what stands still."""
-    screens = [
-        ["title", "", '  <one> & "two"', "down"],
-        ["title", "", "]]> 'x'  ● y ───", '  <one> & "two"', "down"],
-        ["title", "changed", '  <one> & "two"'],
-        ["title", "", '  <one> & "two"', "down"],
-        ["title", "\x1b\x00 is not XML", "", "", "end"],
-    ]
-    text = svg.film(frames_of(*screens), columns=40, rows=6, hold=2.0, title="a <title> & more")
-    film = Film(text)
-    seen = [[line.replace("\x1b", "\ufffd").replace("\x00", "\ufffd") for line in screen] for screen in screens]
-
-    assert film.length == 4.0
-    assert [film.at(100 * (0.5 * number + shift) / 4) for number in range(5) for shift in (0.0, 0.4)] == [
-        screen for screen in seen for _ in range(2)
-    ]
-    assert film.at(99.9) == film.still() == seen[-1]
-    assert sorted(film.lines.values()) == sorted({line for screen in seen for line in screen if line})
-    assert "@media(prefers-reduced-motion:reduce){.a{animation:none}}" in text
-
-
-def test_the_recording_needs_nothing_from_elsewhere():
-    """An <img> runs no script and loads nothing; all that it refers to is in the file."""
-    text = svg.film(frames_of(["one"], ["two"]), columns=10, rows=1, hold=1.0, title="t")
-    root = ET.fromstring(text)
-    harmless = {"svg", "title", "style", "defs", "g", "text", "rect", "circle", "use"}
-    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= harmless
-    names = {element.get("id") for element in root.iter()}
-    assert all((use.get("href") or "")[1:] in names for use in root.iter(f"{SVG}use"))
-    assert re.findall(r"https?:|url\(|@import", text.replace("http://www.w3.org/2000/svg", "")) == []
-
-
-def test_what_the_recording_keeps_is_what_the_picture_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From the first window on a frame for each change; the verdict below the last one, as in a terminal."""
-    need_rich()
-    from examples.ha_pair import recording
-
-    clock = SimpleNamespace(time=lambda: T0 + 1, monotonic=lambda: clock.now, now=0.0)
-    monkeypatch.setattr(recording, "time", clock)
-    view = recording.RecordingView(tmp_path / "demo.svg", T0)
-    view.open()
-    view.refresh()
-    assert not view.frames, "an empty board is nothing to see"
-    clock.now += recording.FRAME
-    view.tell(event("claimed", 0.0, "beat-1"))
-    view.refresh()
-    assert len(view.frames) == 1
-    view.tell(event("start", 0.0))
-    view.refresh()
-    assert len(view.frames) == 1, "not before it is time for a look"
-    clock.now += recording.FRAME
-    view.refresh()
-    clock.now += recording.FRAME
-    view.refresh()
-    assert len(view.frames) == 2, "none more where nothing changed"
-    view.tell(Act("killed", T0 + 1, "KILLED <beat-1>", "beat-1"))
-    view.close()
-    view.conclude(judge(RUN, [WINDOW], []))
-
-    last = Film((tmp_path / "demo.svg").read_text(encoding="utf-8")).still()
-    assert len(last) == recording.ROWS
-    assert any("KILLED <beat-1>" in line for line in last)
-    assert any("✓ verdict: as promised" in line for line in last)
-    assert not list(tmp_path.glob("*.part"))
 
 
 # ------------------------------------------------------------------------------------------------ the verdict
@@ -598,14 +371,6 @@ def test_the_verdict(case: str):
     assert len(verdict.faults) == sum("fault: " in line for line in others) == faults
 
 
-def test_the_verdict_says_how_late_windows_were_and_what_is_lost():
-    """A window's lateness is that of the execution that finished it, and counts as touched by the kill."""
-    assert judge(RUN, [WINDOW], []).late_others == pytest.approx(0.1)
-    assert judge(TAKEN_OVER, [WINDOW], [Kill("worker-1", T0 + 1)]).late_touched == pytest.approx(5.0)
-    last = verdict_lines(judge(RUN, [WINDOW, OTHER], []))[-1]
-    assert last == "  fault: report 12:00:03 is lost: due, and not finished"
-
-
 @pytest.mark.parametrize(
     ("more", "copies", "faults"),
     [
@@ -641,25 +406,3 @@ def test_an_account_that_is_not_all_done_is_wrong(balance: Balance):
     """The store's account must agree that every window was done."""
     assert not judge(RUN, [WINDOW], [], [Balance("report", 1, {"done": 1}, 0)]).faults
     assert judge(RUN, [WINDOW], [], [balance]).faults
-
-
-def test_the_ledger_gives_back_what_was_written_and_each_event_once(tmp_path: Path):
-    """A body that is interrupted leaves a start alone; a line that is still being written waits for its end."""
-    ledger = Ledger(tmp_path / "ledger.jsonl", "worker-1")
-    window = Window("report", DUE, None, attempt=2)
-    assert ledger.news() == []
-    with ledger.execution(window):
-        pass
-    with pytest.raises(KeyboardInterrupt), ledger.execution(window):
-        raise KeyboardInterrupt
-    events = ledger.news()
-    assert [e.kind for e in events] == ["start", "finish", "start"]
-    assert {(e.who, e.pid, e.window, e.attempt) for e in events} == {("worker-1", os.getpid(), WINDOW, 2)}
-
-    line = ledger.path.read_bytes().splitlines(keepends=True)[0]
-    with ledger.path.open("ab") as file:
-        file.write(line[:20])
-    assert ledger.news() == []
-    with ledger.path.open("ab") as file:
-        file.write(line[20:])
-    assert ledger.news() == events[:1]

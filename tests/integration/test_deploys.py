@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import signal
@@ -10,35 +9,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from processes import wait_until
-from redis import ResponseError
 from system import System, rare
 
-from celery_once_beat.settings import BEAT_TTL, Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import Begun, Closed
-from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import KeyedWindow, format_instant, parse_instant
-
-
-@pytest.mark.long
-def test_a_new_entry_is_not_run_early(system: System) -> None:
-    """A new entry's first window is its first start after it was first seen, and the store says so at once."""
-    system.entries = {
-        "tick": {"task": "apps.once_app.work", "every": 1.0},
-        "rare": {"task": "apps.once_app.work", "every": 86_400.0 * 365},
-    }
-    began = datetime.now(timezone.utc)
-    system.worker(pool="solo").wait_ready()
-    beat = system.beat()
-    system.wait_done(2)
-    account = system.account("rare")
-    assert account.cursor == account.born >= began - timedelta(seconds=1)
-    assert account.counts == {}
-    assert not account.open
-    assert not system.ledger.read(entry="rare")
-    assert parse_instant(system.starts()[0]) > system.account().born
-    system.settle([beat])
-    system.check_each_once()
+from celery_once_beat.settings import BEAT_TTL
+from celery_once_beat.windows import format_instant, parse_instant
 
 
 @pytest.mark.long
@@ -62,22 +36,6 @@ def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     starts = [start for start in recorded if start > format_instant(before)]
     assert starts
     assert starts == sorted(starts)
-
-
-@pytest.mark.long
-def test_a_restart_goes_on_from_the_first_window_of_a_new_entry(system: System) -> None:
-    """A restart before an entry's first window doesn't lose that one."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 5.0}}
-    system.worker(pool="solo").wait_ready()
-    first = system.beat("first")
-    born = wait_until(lambda: system.store.account("tick"), "the entry is seen", 60).born
-    first.kill()
-    wait_until(lambda: datetime.now(timezone.utc) > born + timedelta(seconds=5), "its first window passes", 60)
-    beat = system.beat("second")
-    system.wait_done(1)
-    system.settle([beat])
-    system.check_each_once()
-    assert system.account().born == born
 
 
 @pytest.mark.long
@@ -135,38 +93,6 @@ def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     assert system.outcomes() == {"done": len(system.starts())}
     ran = {event["start"] for event in system.ledger.read("recorded") if event["start"] > changed}
     assert ran == set(system.starts())
-
-
-@pytest.mark.long
-def test_another_key_prefix(system: System) -> None:
-    """As docs/settings.md says: while nothing runs the keys get other names, and all goes on where it stopped."""
-    worker = system.worker(pool="solo").wait_ready()
-    beat = system.beat("old")
-    system.wait_done(2)
-    assert beat.stop() == 0
-    wait_until(lambda: not system.account().open, "nothing is open", 60)
-    assert worker.stop() == 0
-    stopped = system.account()
-    keyed = KeyedWindow("mail", parse_instant("2026-11-21T00:00:00.000000Z"), None)
-    begun = system.store.begin(keyed, "sender", 30.0, tracked=False)
-    assert isinstance(begun, Begun)
-    system.store.finish(Ending(keyed, "sender", begun.fence, "done", tracked=False))
-    with system.client() as client:
-        for key in client.scan_iter("once:*"):
-            with contextlib.suppress(ResponseError):
-                client.rename(key, key.replace(b"once:", b"proj:", 1))
-    system.store.close()
-    system.settings = {"once_beat_key_prefix": "proj:"}
-    system.store = Store(Settings(redis_url=system.store_url, key_prefix="proj:"))
-    assert system.account() == stopped
-    assert isinstance(system.store.begin(keyed, "sender again", 30.0, tracked=False), Closed)
-    system.worker("new worker", pool="solo").wait_ready()
-    beat = system.beat("new")
-    system.wait_done(3)
-    system.settle([beat])
-    system.check_each_once()
-    ran = [parse_instant(start) for start in sorted(system.recorded())]
-    assert ran == [ran[0] + timedelta(seconds=n) for n in range(len(ran))], "what was due meanwhile ran"
 
 
 @pytest.mark.long
@@ -230,32 +156,6 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     claimed = sum(sum(system.outcomes(entry).values()) for entry in plain)
     claimed += sum(len(system.account(entry).open) for entry in work)
     assert system.waiting() == claimed, "each window that was claimed has one message"
-
-
-@pytest.mark.long
-def test_a_plain_task_is_untracked(system: System) -> None:
-    """An entry whose task is no OnceTask is claimed once, closed at once, and named once in a warning."""
-    system.entries = {
-        "plain": {"task": "apps.once_app.plain", "every": 1.0},
-        "quiet": {"task": "apps.once_app.plain", "every": 1.0, "options": {"once": {"tracked": False}}},
-    }
-    system.settings = {"broker_connection_timeout": 20.0}  # what isn't confirmed in time is sent again
-    beats, _ = system.pair(pool="solo")
-    wait_until(lambda: len(system.ledger.read("start", name="plain")) >= 8, "eight plain tasks ran", 60)
-    for entry in system.entries:
-        system.store.pause(entry)
-    for beat in beats:
-        beat.wait_log("untracked")
-        (warning,) = [line for line in beat.log.splitlines() if "untracked" in line]
-        assert "'plain'" in warning
-        assert "'quiet'" not in warning
-    total = 0
-    for entry in system.entries:
-        account = system.account(entry)
-        assert account.counts == {"untracked": len(system.starts(entry))}
-        assert not account.open
-        total += account.counts["untracked"]
-    wait_until(lambda: len(system.ledger.read("start", name="plain")) == total, "each ran exactly once", 60)
 
 
 @pytest.mark.long

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-import math
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,11 +12,9 @@ from celery import Task
 from celery.app import trace
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
-from celery.worker.request import Request
 from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
 from servers import RedisServer
-from system import System, once_soon
 
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
@@ -124,18 +119,6 @@ def test_what_is_raised_behind_the_body(
     assert worker.account.counts == outcome
     assert [args["exception"] for name, args in sent if name == "window_failed"] == ([raised] if outcome else [])
     assert not leases(worker)._held
-
-
-def test_a_hook_that_rejects_its_message(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is about the message: the result is stored, and the window is done."""
-
-    def on_success(*_: Any, **__: Any) -> None:
-        raise Reject("no", requeue=True)
-
-    monkeypatch.setattr(worker.task.__class__, "on_success", on_success)
-    with pytest.raises(Reject):
-        worker.trace(lambda: "worked")
-    is_done(worker)
 
 
 def test_a_soft_time_limit_when_all_is_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,20 +250,6 @@ def _raise(exc: BaseException) -> Any:
 
 
 @pytest.mark.long
-def test_an_end_that_was_sent_in_vain_delays_no_body(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], patient: None
-) -> None:
-    """The next begin, and a body without a window, leave it to the thread."""
-    server = start_redis()
-    worker = new_worker(server.url())
-    worker.trace(server.kill)
-    leases_module.send_waiting()
-    (end,) = leases(worker)._ends
-    end.due = math.inf
-    assert not leases(worker)._fresh()
-
-
-@pytest.mark.long
 def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
     """Else another would begin a window whose body has returned."""
     worker.task.once_lease = 3.0
@@ -340,33 +309,6 @@ def test_a_store_that_is_away_when_an_end_is_due(
     assert not leases(worker)._held
 
 
-def test_a_short_lease_has_as_many_tries(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], patient: None
-) -> None:
-    """An end is sent again within a tenth of its lease: a store that is away for most of it still learns of the end."""
-    server = start_redis()
-    worker = new_worker(server.url())
-    worker.task.once_lease = 3.0
-    worker.trace(server.kill)
-    (end,) = leases(worker)._ends
-    end.give_up = math.inf
-    assert not leases(worker)._record([end])
-    assert end.due <= steady() + 0.3
-    end.give_up = 0.0
-    assert not leases(worker)._record([end])
-
-
-def test_a_store_that_comes_back_when_an_end_is_due(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer]
-) -> None:
-    """Nothing is lost, and nothing runs twice."""
-    server = start_redis(appendonly=True)
-    worker = new_worker(server.url(), once_beat_lease=120.0)
-    assert worker.trace(server.kill) == SUCCESS
-    server.restart()
-    is_done(worker)
-
-
 def test_a_process_that_ends_while_the_store_is_away(
     new_worker: Callable[..., Worker],
     start_redis: Callable[..., RedisServer],
@@ -398,28 +340,6 @@ def test_one_end_that_cant_be_recorded(
     assert worker.account.counts == {"done": 1}
 
 
-@pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
-def test_an_answer_that_is_lost(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
-) -> None:
-    """The end is sent again, and the store answers as before."""
-    together, answers = Store.finish_many, iter([lost])
-
-    def losing(*arguments: Any) -> Any:
-        replies = together(*arguments)
-        for lost_once in answers:
-            raise lost_once
-        return replies
-
-    worker.trace(lambda: "worked")
-    monkeypatch.setattr(Store, "finish_many", losing)
-    with suppress(SoftTimeLimitExceeded):
-        leases_module._record_all()
-    leases_module._record_all()
-    assert not leases(worker)._ends
-    assert worker.account.counts == {"done": 1}
-
-
 def test_a_window_without_entry(worker: Worker, patient: None) -> None:
     """An untracked one, as of a key: its run key alone decides, and its end may wait all the same."""
     window = Window("adhoc", WINDOW.start, None, tracked=False)
@@ -430,22 +350,3 @@ def test_a_window_without_entry(worker: Worker, patient: None) -> None:
     reply = store_of(worker.app).begin(key, "other", LEASE, tracked=False)
     assert not isinstance(reply, (Begun, Busy)), reply
     assert not isinstance(reply, StoreDataError)
-
-
-#: Newer versions of Celery call the hooks of what a hard time limit has ended.
-AT_LIMITS = int("on_failure" in inspect.getsource(Request.on_timeout))
-
-
-@pytest.mark.parametrize(("way", "hooks"), [("raise", 2), ("sleep", AT_LIMITS)])
-@pytest.mark.long
-def test_a_hook_knows_its_window(system: System, way: str, hooks: int) -> None:
-    """Also where Celery calls it once more since it raised, or in the main process since a time limit is over."""
-    system.app = "apps.sending_app"
-    system.entries = {"tick": {"task": "apps.sending_app.reported", "args": [way], **once_soon()}}
-    system.worker().wait_ready()
-    beat = system.beat()
-    wait_until(lambda: system.outcomes() == {"failed": 1}, "the window is failed", 60)
-    wait_until(lambda: len(system.ledger.read("hook")) == hooks, "the hook is called", 60)
-    beat.stop()
-    (ran,) = system.ledger.read("ran")
-    assert [(hook["entry"], hook["key"]) for hook in system.ledger.read("hook")] == [("tick", ran["key"])] * hooks

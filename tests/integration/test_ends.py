@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from celery import Celery
 from celery.result import AsyncResult
-from kombu import Connection
-from needs import need
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
@@ -39,49 +37,11 @@ def result_of(system: System) -> AsyncResult:
 
 
 @pytest.mark.long
-def test_a_retry_is_no_death(system: System) -> None:
-    """Ten retries with countdown 0, more than max_attempts, by whichever worker is faster: one outcome, done."""
-    system.settings = {"once_beat_max_attempts": 2, "once_beat_lease": 30.0}
-    system.worker("other").wait_ready()
-    one_window(system, "retrying", args=[10])
-    assert system.outcomes() == {"done": 1}
-    starts = system.ledger.read("start")
-    assert [event["retries"] for event in starts] == list(range(11))
-    assert {event["attempt"] for event in starts} == {1}
-    assert len({event["worker"] for event in starts}) == 2, "both workers took retries"
-    fences = [event["fence"] for event in starts]
-    assert fences == sorted(set(fences))
-
-
-@pytest.mark.long
-def test_a_retry_that_is_not_thrown(system: System) -> None:
-    """After retry(throw=False) the body goes on to its end; the retry is still the one that finishes the window."""
-    one_window(system, "ending", args=["throwless"])
-    assert system.outcomes() == {"done": 1}
-    assert [event["retries"] for event in system.ledger.read("start")] == [0, 1]
-    wait_until(lambda: system.ledger.read("recorded"), "the worker says so too", 60)
-    assert len(system.ledger.read("recorded")) == 1
-
-
-@pytest.mark.long
 def test_retries_that_run_out_are_a_failure(system: System) -> None:
     """A task that gives up after its own retries has failed; nothing of it runs again."""
     one_window(system, "retrying", args=[99])
     assert system.outcomes() == {"failed": 1}
     assert len(system.ledger.read("start")) == 11
-
-
-def test_a_requeued_message_runs_again(system: System) -> None:
-    """Reject(requeue=True) under late acks: the same window runs again, and it counts as no attempt."""
-    system.settings = {"task_acks_late": True}
-    system.check_law = True
-    system.entries = {"tick": {"task": "apps.once_app.ending", "every": 2.0, "args": ["requeues"]}}
-    system.worker(pool="solo").wait_ready()
-    beat = system.beat()
-    wait_until(lambda: len(system.ledger.read("start")) >= 6, "it was requeued five times", 60)
-    beat.stop()
-    assert system.outcomes().get("abandoned", 0) == 0
-    assert {event["attempt"] for event in system.ledger.read("start")} == {1}
 
 
 @pytest.mark.long
@@ -103,21 +63,6 @@ def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
 
 @pytest.mark.parametrize("by", ["task", "app"])
 @pytest.mark.long
-def test_once_recover_false(system: System, by: str) -> None:
-    """A window that began once and died is dropped, if its task or the app says that it isn't to be recovered."""
-    if by == "task":
-        system.task = {"once_recover": False}
-    else:
-        system.settings = {"once_beat_recover": False}
-    for n in range(2):
-        system.worker(f"worker{n}").wait_ready()
-    one_window(system, "deadly", worker=False)
-    wait_until(lambda: system.outcomes().get("dropped"), "the window is dropped", 60)
-    assert len(system.ledger.read("start")) == 1
-
-
-@pytest.mark.parametrize("by", ["task", "app"])
-@pytest.mark.long
 def test_retry_failed_after(system: System, by: str) -> None:
     """The same window runs again later, up to max_attempts, and then has failed: the task says so, or the app."""
     if by == "task":
@@ -130,68 +75,10 @@ def test_retry_failed_after(system: System, by: str) -> None:
 
 
 @pytest.mark.long
-def test_a_task_may_decline_the_apps_retry_failed_after(system: System) -> None:
-    """The task's 0 means never, whatever the app's setting says."""
-    system.settings = {"once_beat_retry_failed_after": 0.5}
-    system.task = {"once_retry_failed_after": 0}
-    one_window(system, "ending", args=["fails"])
-    assert system.outcomes() == {"failed": 1}
-    assert len(system.ledger.read("start")) == 1
-
-
-@pytest.mark.parametrize("by", ["task", pytest.param("app", marks=pytest.mark.long)])
-@pytest.mark.long
-def test_a_hard_time_limit_runs_again_as_any_failure(system: System, by: str) -> None:
-    """retry_failed_after counts for a hard limit too, the app's also."""
-    system.task = {"once_max_attempts": 2}
-    if by == "task":
-        system.task["once_retry_failed_after"] = 0.5
-    else:
-        system.settings = {"once_beat_retry_failed_after": 0.5}
-    one_window(system, "ending", args=["sleeps"], options={"time_limit": 4})
-    assert system.outcomes() == {"failed": 1}
-    assert len(system.ledger.read("start")) == 2
-
-
-@pytest.mark.long
-def test_a_hard_time_limit_after_a_retry_was_sent(system: System) -> None:
-    """A child that is killed after it handed its window over leaves it to the retry, which finishes it."""
-    one_window(system, "ending", args=["hands over"], options={"time_limit": 4})
-    assert system.outcomes() == {"done": 1}
-    assert [event["retries"] for event in system.ledger.read("start")] == [0, 1]
-
-
-def test_a_base_with_a_call_of_its_own(system: System) -> None:
-    """A base whose __call__ runs the body itself, as for an app context, executes its windows once like any other."""
-    one_window(system, "in_context")
-    assert system.outcomes() == {"done": 1}
-    (context,) = system.ledger.read("context")
-    assert context["attempt"] == 1, "the window is known within the context"
-    assert len(system.ledger.read("finish")) == 1
-
-
-@pytest.mark.long
 def test_a_message_that_can_not_be_made(system: System) -> None:
     """A window whose arguments the task refuses ends as failed after max_attempts; others go on meanwhile."""
     start = one_window(system, "no_arguments", args=[1, 2], worker=False)
     wait_until(lambda: system.outcomes() == {"failed": 1}, f"window {start} is failed", 60)
-
-
-@pytest.mark.long
-def test_a_worker_without_its_replica_gives_windows_back(system: System) -> None:
-    """A begin that no replica confirmed isn't acted on, and isn't counted as an execution that died."""
-    system.settings = {"once_beat_lease": 6.0, "once_beat_max_attempts": 1}
-    one_window(system, "work", worker=False)
-    worker = system.worker(pool="solo", env={"settings": {"once_beat_wait_replicas": 1}})
-    worker.wait_log("put back for")
-    received = len(worker.log)
-    for _ in range(2):
-        received = worker.wait_log("received", timeout=20, since=received).end()
-    assert not system.ledger.read("start")
-    assert system.outcomes() == {}
-    worker.stop()
-    system.worker("whole", pool="solo").wait_ready()
-    wait_until(lambda: system.outcomes() == {"done": 1}, "it is done where nobody waits for a replica", 60)
 
 
 @pytest.mark.parametrize("terminate", [False, True])
@@ -234,36 +121,6 @@ def test_an_expired_message(system: System) -> None:
         lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "a receiver hears it", 60
     )
     assert not system.ledger.read("start")
-
-
-@pytest.mark.parametrize("mended", ["by another worker", "by its clock"])
-@pytest.mark.long
-def test_a_worker_whose_clock_is_ahead(system: System, mended: str) -> None:
-    """Celery discards what expires by its clock. The window is published again soon, until a worker has it.
-
-    Celery remembers what it discarded as revoked, and has stored that as the result.
-    """
-    need("libfaketime")
-    system.settings = {"once_beat_start_timeout": 600.0, "once_beat_recovery_interval": 0.3}
-    system.result_url = system.store_url
-    ahead = system.worker("ahead", faketime="+7200s", pool="solo")
-    one_window(system, "work", worker=False, options={"expires": 3600.0})
-    wait_until(lambda: "is ahead of the Redis server's" in ahead.log, "it is discarded", 60)
-    wait_until(lambda: ahead.log.count("Discarding revoked task") > 2, "it comes again", 60)
-    if mended == "by its clock":
-        ahead.set_clock_offset(0)
-    else:
-        ahead.stop()
-        system.worker("right").wait_ready()
-    wait_until(system.outcomes, "it has its outcome", 60)
-    assert system.outcomes() == {"done": 1}
-
-
-@pytest.mark.long
-def test_a_retry_that_expires_before_its_window(system: System) -> None:
-    """What its message says counts: it has expired, by whichever clock."""
-    one_window(system, "ending", args=["a retry that expires"], options={"expires": 3600.0})
-    assert system.outcomes() == {"expired": 1}
 
 
 @pytest.mark.long
@@ -341,31 +198,6 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
     assert worker.alive
 
 
-@pytest.mark.long
-def test_a_duplicate_of_a_failure_leaves_no_trace(system: System) -> None:
-    """A failed result isn't turned back to STARTED by a copy: the tracer would write that before it is refused."""
-    system.result_url = system.store_url
-    system.settings = {"task_track_started": True}
-    one_window(system, "ending", worker=False, args=["fails"])
-    body = wait_until(system.peek, "the message waits", 60)
-    system.worker(pool="solo").wait_ready()
-    wait_until(lambda: system.outcomes() == {"failed": 1}, "it has failed", 60)
-    wait_until(lambda: result_of(system).state == "FAILURE", "its result is stored", 60)
-    system.put(body)
-    wait_until(system.refused, "the copy is refused", 60)
-    assert result_of(system).state == "FAILURE"
-
-
-def test_started_is_stored_once_it_has_begun(system: System) -> None:
-    """With task_track_started the result says STARTED while the body runs, as with any task."""
-    system.result_url = system.store_url
-    system.settings = {"task_track_started": True}
-    one_window(system, "ending", worker=False, args=["sleeps"])
-    system.worker().wait_ready()
-    wait_until(lambda: system.ledger.read("start"), "it runs", 60)
-    assert result_of(system).state == "STARTED"
-
-
 def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     """A finished window's message that comes back an hour later, when its markers have expired, is refused."""
     server: RedisServer = start_redis("valkey", faketime=0)
@@ -390,27 +222,3 @@ def _now() -> float:
     import time
 
     return time.time()
-
-
-@pytest.mark.long
-def test_the_messages_say_their_window(system: System) -> None:
-    """Flat headers that any language's worker can read; the 'once' option is taken out before publishing."""
-    start = one_window(system, "work", worker=False, options={"once": {"catch_up": "all"}, "headers": {"mine": 1}})
-    wait_until(system.waiting, "the message waits", 60)
-    with Connection(system.broker_url) as connection:
-        message = connection.SimpleQueue(system.queue).get(timeout=60)
-    headers = message.headers
-    assert {name: headers[name] for name in headers if name.startswith("once")} == {
-        "once_entry": "tick",
-        "once_start": start,
-        "once_end": headers["once_end"],
-        "once_attempt": 1,
-        "once_tracked": 1,
-        "once_id": headers["id"],
-        "once_v": 1,
-    }
-    assert headers["once_end"] > start
-    assert headers["mine"] == 1
-    assert headers["id"] == task_id("once:", "tick", system.account().cursor)
-    assert "once" not in message.properties
-    assert "catch_up" not in str(message.headers)

@@ -87,18 +87,6 @@ def test_a_call_that_is_cut_short_leaves_its_reply_to_nobody(start_redis: Callab
         wait_until(lambda: not connections(server) & before, "the connection with the unread reply is closed", 20)
 
 
-@pytest.mark.usefixtures("unmeasured")  # coverage has a lock, which would stay held
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # where it strikes in a destructor
-def test_a_call_may_be_cut_short_at_any_moment(redis_url: str) -> None:
-    """Interrupted by a real signal after 1 to 500 µs, again and again: no call reads what another asked for."""
-    with store_of(redis_url) as store:
-        for after in range(1, 501):
-            says_its_own(store)
-            interrupt(lambda: says_its_own(store), after=after * 1e-6)
-        says_its_own(store)
-    gc.collect()
-
-
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.long
@@ -122,23 +110,6 @@ def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
         held.close()
     gc.collect()
     assert number > 100
-
-
-def test_what_is_lent_closes_when_it_comes_back(start_redis: Callable[..., RedisServer]) -> None:
-    """Another thread has closed them meanwhile, and nobody but the garbage collector would see to it."""
-    server = start_redis()
-    with server.client(client_name="held") as client:
-        held = Connections(client.connection_pool)
-        held.exchange(pack("ECHO", "once"), 1)
-        server.pause()
-        asking = threading.Thread(target=held.exchange, args=(pack("ECHO", "again"), 1))
-        asking.start()
-        wait_until(lambda: not held._free, "it is lent", 20)
-        held.close()
-        server.resume()
-        asking.join()
-        assert not held._made
-        wait_until(lambda: not connections(server), "it is closed", 20)
 
 
 def interrupt_at(number: int, call: Callable[[], object]) -> int:
@@ -202,45 +173,6 @@ def test_a_connection_that_the_server_closed_is_replaced(redis_server: RedisServ
         wait_until(lambda: not connections(redis_server), "it is closed", 20)
         says_its_own(store)
         assert connections(redis_server).isdisjoint(before)
-
-
-@pytest.mark.usefixtures("no_second_try")
-def test_a_reply_that_nobody_asked_for_is_nobodys(redis_url: str) -> None:
-    """A connection on which something waits to be read isn't used."""
-    with store_of(redis_url) as store:
-        says_its_own(store)
-        ((connection, _),) = store._trip._nodes._to(store._trip._nodes.client)._free
-        connection.send_packed_command([pack("ECHO", "stray")])
-        wait_until(connection.can_read, "it has come", 20)
-        says_its_own(store)
-
-
-def test_a_server_that_was_restarted_between_two_calls(start_redis: Callable[..., RedisServer]) -> None:
-    """The second call doesn't notice, though the server knows no script any more."""
-    server = start_redis()
-    with store_of(server.url()) as store:
-        store.heartbeat("beat-1")
-        server.kill()
-        server.restart()
-        assert store.heartbeat("beat-2").beats == ("beat-2",)
-
-
-def test_threads_that_come_and_go_share_connections(redis_server: RedisServer, redis_url: str) -> None:
-    """A process keeps as many connections as it had calls at the same time, not as many as it had threads."""
-    with store_of(redis_url) as store:
-        for _ in range(30):
-            thread = threading.Thread(target=says_its_own, args=(store,))
-            thread.start()
-            thread.join()
-        assert len(connections(redis_server)) == 1
-        threads = [threading.Thread(target=lambda: [says_its_own(store) for _ in range(200)]) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert 1 <= len(connections(redis_server)) <= 8
-        store.close()
-        wait_until(lambda: not connections(redis_server), "close leaves none", 20)
 
 
 def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None:

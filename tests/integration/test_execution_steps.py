@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from celery.exceptions import Ignore, Reject, Retry
-from deliveries import KEY, QUEUE, T0, WINDOW, Worker, heard, told, waiting
+from deliveries import KEY, T0, WINDOW, Worker, heard, told, waiting
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
@@ -59,20 +57,6 @@ def test_a_late_success_is_not_recorded(worker: Worker) -> None:
         worker.deliver(body)
     assert worker.account.counts == {}
     assert KEY.start in worker.account.open
-
-
-@pytest.mark.parametrize("requeue", [True, False])
-def test_a_late_rejection_is_not_recorded(worker: Worker, requeue: bool) -> None:
-    """Nor is any other end of it; the broker isn't told to deliver again what another executes."""
-
-    def body() -> None:
-        with worker.frozen():
-            worker.begin_elsewhere()
-        raise Reject("no", requeue=requeue)
-
-    with pytest.raises(Ignore, match="stale"):
-        worker.deliver(body)
-    assert worker.account.counts == {}
 
 
 def test_a_late_retry_is_not_sent(worker: Worker, redis_url: str) -> None:
@@ -121,22 +105,6 @@ def test_a_store_that_is_away_at_the_end(
     assert record.entry == WINDOW.entry  # type: ignore[attr-defined]
 
 
-def test_a_store_that_comes_back_at_the_end(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer]
-) -> None:
-    """An outage within the lease costs nothing: the end is recorded once the store answers."""
-    server = start_redis(appendonly=True)
-    worker = new_worker(server.url(), once_beat_lease=20.0)
-
-    def body() -> str:
-        server.kill()
-        threading.Timer(1.0, server.restart).start()
-        return "worked"
-
-    assert worker.deliver(body) == "worked"
-    assert worker.account.counts == {"done": 1}
-
-
 def test_a_store_that_is_away_while_it_runs(
     new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer]
 ) -> None:
@@ -154,29 +122,6 @@ def test_a_store_that_is_away_while_it_runs(
 
     worker.deliver(body)
     assert worker.account.counts == {"done": 1}
-
-
-def test_a_message_counts_how_often_it_was_put_back(worker: Worker, redis_url: str) -> None:
-    """So that it comes again later each time, its own retries untouched; a retry begins anew.
-
-    It is one whose entry a newer version wrote: what that means isn't guessed at.
-    """
-    with redis.Redis.from_url(redis_url) as client:
-
-        def last() -> tuple[object, object]:
-            headers = json.loads(client.lindex(QUEUE, 0))["headers"]  # type: ignore[arg-type]
-            return headers.get("once_put_back"), headers["retries"]
-
-        entry = store_of(worker.app).entry_key(WINDOW.entry)
-        client.hset(entry, "v", "2")
-        for found, told in ((None, 1), (1, 2), (100, 100), (-1, 1), (2**70, 1), ("7", 1), (True, 1)):
-            with pytest.raises(Ignore, match="put back"):
-                worker.deliver(lambda: pytest.fail("it was executed"), once_put_back=found, retries=3)
-            assert last() == (told, 3)
-        client.hdel(entry, "v")
-        with pytest.raises(Retry):
-            worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
-        assert last() == (None, 4)
 
 
 # ------------------------------------------------------------------------------------------- ends that can't be told
@@ -253,27 +198,6 @@ def test_a_begin_that_is_answered_late(slow: tuple[Worker, Proxy], redis_url: st
     assert worker.account.counts == {"done": 1}
 
 
-@pytest.mark.long
-def test_begins_that_are_all_answered_late(
-    slow: tuple[Worker, Proxy], redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that is slower than the lease: the message is put back, and no execution is counted as dead."""
-    worker, proxy = slow
-    store = store_of(worker.app)
-    begin = store.begin
-
-    def late(*arguments: Any, **options: Any) -> Any:
-        answer_late(worker, proxy, redis_url)
-        return begin(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "begin", late)
-        with pytest.raises(Ignore, match="put back"):
-            worker.deliver(lambda: pytest.fail("a body started without its lease"))
-    assert waiting(redis_url) == 1
-    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
-
-
 # ------------------------------------------------------------------------------------ what the main process records
 
 
@@ -310,54 +234,7 @@ def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, co
     assert (KEY.start in worker.account.open) == (not counts)
 
 
-@pytest.mark.long
-def test_a_delivery_that_its_pool_gives_to_another_child(new_worker: Callable[..., Worker], redis_url: str) -> None:
-    """A child can die before its pool knows what it ran, which then runs it once more: that copy is refused.
-
-    The execution that died counts, and the next one has a fence of its own: a job's writes can be told apart.
-    """
-    worker = new_worker(redis_url, once_beat_lease=6.0)  # the copy comes before it has run out
-
-    def dies() -> None:
-        raise SystemExit
-
-    windows = []
-    with pytest.raises(SystemExit):
-        worker.deliver(lambda: windows.append(worker.task.window) or dies(), **{DELIVERY: "one"})
-    with pytest.raises(Ignore, match="running"):
-        worker.deliver(
-            lambda: pytest.fail("a window that another child may still run was executed"), **{DELIVERY: "one"}
-        )
-    deliver = lambda: worker.deliver(lambda: windows.append(worker.task.window), **{DELIVERY: "two"})  # noqa: E731
-    wait_until(lambda: not _refused(deliver), "its lease has run out", 60)
-    first, second = windows
-    assert (first.attempt, second.attempt) == (1, 2)
-    assert second.fence > first.fence
-
-
-def _refused(deliver: Callable[[], Any]) -> bool:
-    try:
-        deliver()
-    except Ignore:
-        return True
-    return False
-
-
 # ------------------------------------------------------------------------------------------------- what is said of it
-
-
-def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
-    """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
-    request = LoadRequest(
-        WINDOW.entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=60.0), known=T0
-    )
-    store_of(worker.app).load_many([request])
-    with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
-        worker.deliver(lambda: pytest.fail("a window past its grace was executed"))
-    names = ["window_abandoned", "window_closed"]
-    assert [(name, arguments["outcome"]) for name, arguments in sent] == [(name, "missed") for name in names]
-    actions = [record.action for record in caplog.records if hasattr(record, "action")]
-    assert actions == ["window_missed"]
 
 
 def test_a_lease_that_is_lost_while_the_body_runs(
@@ -578,20 +455,6 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
     signal = {"returns": "window_succeeded", "raises": "window_failed"}[how]
     told = Counter(arguments["window"].start for name, arguments in sent if name == signal)
     assert max(told.values()) == 1
-    check_that_leases_are_kept(worker)
-
-
-@pytest.mark.long
-def test_what_is_raised_before_the_body(worker: Worker) -> None:
-    """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
-    begun = 0
-    with heard():
-        for where, window in raised_everywhere(worker, "_begin", lambda: None):
-            begun += 1
-            if "_decide" in where:
-                break
-            assert window.start in worker.account.open or worker.account.counts, where
-    assert begun > 20
     check_that_leases_are_kept(worker)
 
 

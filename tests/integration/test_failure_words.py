@@ -72,34 +72,6 @@ def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words:
     assert entry["attention"] == [f"last window failed: {words}"]
 
 
-@pytest.mark.long
-def test_nothing_is_recorded_where_nothing_is_to_be(system: System) -> None:
-    """A text may hold a secret: with "none" Redis has nothing of it."""
-    system.check_law = False
-    system.settings = {"once_beat_failure_text": "none"}
-    system.entries = {"tick": {"task": "apps.once_app.ending", "args": ["fails"], **rare(3600.0)}}
-    system.worker(concurrency=1).wait_ready()
-    system.beat()
-    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
-    with system.client() as client:
-        assert not client.keys("*failures*")
-    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
-    assert window["failure"] == ""
-
-
-@pytest.mark.long
-def test_a_hard_time_limit_has_words_too(system: System) -> None:
-    """The child is killed: the worker's main process says why."""
-    system.check_law = False
-    system.entries = {"tick": {"task": "apps.once_app.work", "args": [60], **rare(3600.0)}}
-    system.task = {"time_limit": 1}
-    system.worker(concurrency=1).wait_ready()
-    system.beat()
-    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
-    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
-    assert window["failure"].startswith("TimeLimitExceeded: ")
-
-
 @pytest.fixture
 def stage(any_url: str) -> Iterator[Stage]:
     stage = Stage(any_url)

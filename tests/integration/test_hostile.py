@@ -103,52 +103,6 @@ def test_fuzzed_headers(system: System, seed: int) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- names
 
-FAKE = "[2026-01-01 00:00:00,000: CRITICAL/MainProcess] all is lost"
-NAMES = {
-    "braces": "a{b}c{}{7}",
-    "at": "a@b@2026-01-01T00:00:00.000000Z",
-    "colons": ":run:a:b:",
-    "spaces": " a  b ",
-    "newlines": f"a\n{FAKE}\r{FAKE}\u2028{FAKE}",
-    "unicode": "ночной отчёт 夜 🌙",
-    "quotes": "a'b\"c\\d%s%(name)s{0}",
-    "html": "<script>alert(1)</script>",
-    "long": "x" * 10_240,
-    "null": "a\x00b",
-    "escape": "\x1b[2J\x1b[31mred",
-}
-
-
-def lines(proc: Proc) -> list[str]:
-    return re.split(r"[\n\r\u2028]", proc.log)
-
-
-def test_entries_of_any_name(system: System) -> None:
-    """Whatever stands in a name, its windows are claimed, executed once and accounted for; none makes a log line."""
-    system.entries = dict.fromkeys(NAMES.values(), EVERY_SECOND["tick"])
-    system.settings = {"once_beat_start_timeout": 60.0}  # no copies for a worker that has more to do than it can
-    entries = {**system.entries, "lone \ud800": EVERY_SECOND["tick"], "": EVERY_SECOND["tick"]}
-    worker = system.worker(pool="solo").wait_ready()
-    beats = [system.beat(f"beat{n}", entries=entries) for n in (1, 2)]
-    for name in NAMES.values():
-        wait_until(lambda name=name: len(system.recorded(name)) >= 3, f"windows of {name!r:.40}", 60)
-    for name in NAMES.values():
-        system.store.pause(name)
-    for name in NAMES.values():
-        wait_until(lambda name=name: not system.account(name).open, f"every window of {name!r:.40}", 60)
-    for proc in [*beats, worker]:
-        assert not [line for line in lines(proc) if line.startswith(FAKE)]
-        assert "\x1b[2J" not in proc.log
-    for beat in beats:
-        beat.wait_log("entry '' is left out")
-        beat.wait_log("entry 'lone.* is left out")
-        (line,) = [line for line in lines(beat) if "entry 'lone" in line]
-        assert "is left out" in line
-        assert len([line for line in lines(beat) if "entry '' is left out" in line]) == 1
-        assert beat.alive
-    for name in NAMES.values():
-        system.check_each_once(name)
-
 
 # ----------------------------------------------------------------------------------------------------------- keys
 
@@ -201,37 +155,4 @@ def test_foreign_values_under_running_beats(system: System) -> None:
     system.settle(beats)
     system.check_each_once()
     assert not any(system.ledger.finished_twice(entry) for entry in FOREIGN)
-    system.entries = EVERY_SECOND
-
-
-@pytest.mark.parametrize("what", ["open", "history", "beats", "all beats"])
-def test_a_foreign_key_under_running_beats(system: System, what: str) -> None:
-    """A key of another type is named; other shards go on meanwhile, and all does once the key is gone."""
-    system.entries = {**EVERY_SECOND, "bad": EVERY_SECOND["tick"]}
-    system.settings = {"once_beat_lease": 4.0}  # nobody loses one because the machine is slow
-    assert system.store.shard_of("bad") != system.store.shard_of("tick")
-    beats, workers = system.pair(pool="solo")
-    system.wait_done(1, "bad")
-    prefix = system.store.entry_key("bad").partition("entry:")[0]
-    key = {"open": f"{prefix}open", "history": f"{prefix}history:bad", "beats": f"{prefix}beats"}.get(
-        what, "once:beats"
-    )
-    with system.client() as client:
-        client.set(key, "mine", ex=600)
-        for beat in beats:
-            beat.wait_log(rf"{re.escape(key)}' holds a string, expected a (zset|list)", 60)
-        if what != "all beats":  # without it no beat knows of others: all wait
-            system.wait_done(3)
-        for beat in beats:
-            told = [line for line in beat.log.splitlines() if key in line and "/MainProcess] once: " in line]
-            assert 1 <= len(told) <= 2, told
-            assert "Traceback" not in beat.log
-        client.delete(key)
-    for entry in system.entries:
-        system.wait_done(2, entry, timeout=60)
-    assert all(proc.alive for proc in (*beats, *workers))
-    system.settle(beats)
-    system.check_each_once()
-    # Its open windows were lost with the key.
-    assert not system.ledger.finished_twice("bad")
     system.entries = EVERY_SECOND

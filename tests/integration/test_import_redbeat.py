@@ -16,7 +16,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.bin.base import CLIContext
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import crontab, schedule
 from click.testing import CliRunner, Result
 from dateutil.rrule import MO, SU, TU, WE
 from redbeat import RedBeatSchedulerEntry
@@ -25,7 +25,7 @@ from servers import RedisServer
 
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
-from celery_once_beat.rules import EndRules, spread_offset
+from celery_once_beat.rules import EndRules
 from celery_once_beat.store import LoadRequest
 from celery_once_beat.windows import next_start
 
@@ -204,24 +204,6 @@ def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedule
         assert (loaded.cursor, loaded.news) == (last, "same"), "the fingerprint is that of a beat of the same app"
 
 
-def test_what_starts_later_by_its_spread_isnt_sent_again(app: Celery, import_: Import, schedules: Schedules) -> None:
-    """The window that RedBeat has sent without the spread counts as run; until it would start, nothing is set."""
-    spread = {"options": {"once": {"spread": 3600}}}
-    app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*"), **spread}}
-    last = {
-        name: save(app, name, crontab(minute="*"), timedelta(hours=2), **spread) for name in ("in the code", "tick")
-    }
-    offset = {name: spread_offset(name, 3600) for name in last}
-    import_()
-    assert counts_from(schedules, "tick") == last["tick"] + offset["tick"]
-    account = schedules._store.account("in the code")
-    assert account.cursor == last["in the code"] + offset["in the code"]
-    for name in last:
-        save(app, name, crontab(minute="*"), timedelta(0), **spread)
-    for entry in told(import_("--json", exit_code=1)).values():
-        assert entry["why"].startswith("by its spread what RedBeat has sent would start until 20")
-
-
 # -------------------------------------------------------------------------------------------------- what isn't
 
 
@@ -292,20 +274,6 @@ def test_what_cant_be_carried_over_is_named(
         (line,) = [line for line in said.output.splitlines() if line.startswith("!")]
         assert line.startswith(f"! odd: left out: {why}"), line
     assert [each.name for each in schedules.list()] == ["even"]
-
-
-def test_what_isnt_an_entry(app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis) -> None:
-    """A key that is no hash, and one that has left beat_schedule, are named; of solar RedBeat itself stores nothing."""
-    with pytest.raises(TypeError):
-        save(app, "sun", solar("dawn_civil", 52, 13, app=app))
-    raw.set("redbeat:text", "x")
-    raw.zadd("redbeat::schedule", {"redbeat:text": 1})
-    raw.sadd("redbeat::statics", "gone")
-    save(app, "gone", schedule(10.0))
-    left = {name: entry["why"] for name, entry in told(import_("--json", exit_code=1)).items()}
-    assert left["text"].startswith("its key can't be read: WRONGTYPE")
-    assert left["gone"].startswith("it was in beat_schedule, and has left that")
-    assert list(schedules.list()) == []
 
 
 @pytest.mark.parametrize(
@@ -391,26 +359,6 @@ def test_the_rights_that_it_needs(
     assert raw.exists(LOCK)
 
 
-@pytest.mark.parametrize(
-    ("conf", "lock"),
-    [
-        ({"redbeat_lock_key": "mine"}, "redbeat:mine"),
-        ({"REDBEAT_KEY_PREFIX": "its:"}, "its::lock"),
-        ({"redbeat_lock_key": None}, None),
-        ({"redbeat_redis_options": {"retry_period": 5, "socket_timeout": 9}}, LOCK),
-    ],
-)
-def test_other_settings(app: Celery, import_: Import, raw: redis.Redis, conf: dict[str, Any], lock: str | None) -> None:
-    """As RedBeat reads them; without a lock it is said that nothing stops RedBeat."""
-    app.conf.update(conf)
-    save(app, "tick", schedule(10.0))
-    said = import_()
-    assert said.stdout.startswith("+ tick: ")
-    assert ("once: RedBeat has no lock (redbeat_lock_key)" in said.stderr) is (lock is None)
-    strings = [key for key in raw.scan_iter() if raw.type(key) == "string"]
-    assert [key for key in strings if raw.get(key) == HELD] == ([lock] if lock else [])
-
-
 # ----------------------------------------------------------------------------------------------- once more
 
 
@@ -429,38 +377,3 @@ def test_another_import_goes_on_where_redbeat_has_got_to(app: Celery, import_: I
     assert counts_from(schedules, "tick") == later
     found = schedules.get("tick")
     assert found.schedule == crontab(minute="*/2")
-
-
-def test_one_that_is_gone_here_or_cant_be_read(
-    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
-) -> None:
-    """What was deleted comes again, and isn't owed; what can't be read isn't overwritten, and its name is said."""
-    last = save(app, "tick", schedule(10.0))
-    import_()
-    schedules.delete("tick")
-    assert told(import_("--json"))["tick"]["what"] == "add"
-    assert counts_from(schedules, "tick") == last
-    raw.hset(schedules._store.keys.of_entry("def", "tick"), "text", '{"v":1}')
-    (line,) = [line for line in import_(exit_code=1).stdout.splitlines() if line.startswith("!")]
-    assert line.startswith("! tick: left out: schedule 'tick': task: found None")
-
-
-def test_what_was_changed_here_stays(app: Celery, import_: Import, schedules: Schedules) -> None:
-    """And who changed it is still said. But what RedBeat has run since isn't owed."""
-    save(app, "tick", schedule(10.0), timedelta(minutes=9))
-    import_()
-    schedules.set("tick", task="proj.other", schedule=60, by="anna", note="slower")
-    since = counts_from(schedules, "tick")
-    moved = told(import_("--json"))["tick"]
-    assert (moved["what"], moved["why"]) == ("kept", "it was changed here by anna, and stays so")
-    assert counts_from(schedules, "tick") == since
-    later = save(app, "tick", schedule(10.0), timedelta(0))
-    import_()
-    found = schedules.get("tick")
-    assert (found.task, found.changed_by, found.note) == ("proj.other", "anna", "slower")
-    assert counts_from(schedules, "tick") == later
-    schedules.pause("tick", by="bob")
-    save(app, "tick", schedule(10.0), timedelta(0))
-    import_()
-    found = schedules.get("tick")
-    assert (found.paused, found.changed_by) == (True, "bob")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -21,13 +19,12 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule
-from celery.utils.dispatch import Signal
 from processes import Proc, wait_until
 from servers import free_port
 from system import System
 
-from celery_once_beat import OnceTask, Window, once, signals
-from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat import OnceTask, Window, once
+from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
@@ -98,21 +95,6 @@ def test_many_threads_at_once(redis_url: str) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         assert sum(pool.map(call, range(50))) == 1
-
-
-def test_two_round_trips(redis_url: str, raw: redis.Redis) -> None:
-    """A call sends two scripts, begin and finish, and nothing else; one that is refused begin alone."""
-
-    def sent(key: str) -> int:
-        with once(key, **YEARLY, url=redis_url):
-            pass
-        stats = raw.info("commandstats")
-        raw.config_resetstat()
-        return sum(stat["calls"] for name, stat in stats.items() if name.startswith("cmdstat_eval"))
-
-    sent("first")  # the scripts are known from the first call on
-    assert sent("second") == 2
-    assert sent("second") == 1
 
 
 def test_what_runs_after_its_call_is_refused(redis_url: str) -> None:
@@ -192,77 +174,6 @@ def test_a_block_that_is_left_in_another_context(redis_url: str, raw: redis.Redi
         shared.__exit__(None, None, None)
 
 
-def test_exit_stacks_that_are_left_in_another_context(redis_url: str, raw: redis.Redis) -> None:
-    """None ends a lease early; of several of one object it may last until the last of them is left."""
-    shared = once("stack", **YEARLY, url=redis_url)
-    first, second = ExitStack(), ExitStack()
-    window = in_another_context(lambda: first.enter_context(shared))
-    assert window is not None
-    assert in_another_context(lambda: second.enter_context(shared)) is None
-    in_another_context(first.close)
-    assert window.held
-    in_another_context(second.close)
-    assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
-    assert not leases_of.of(store_of(_app_at(redis_url)))._held
-
-    threads = once("threads", **YEARLY, url=redis_url)
-    outer = ExitStack()
-    assert outer.enter_context(threads) is not None
-    with ExitStack() as inner:
-        assert in_another_context(lambda: inner.enter_context(threads)) is None
-        outer.close()  # in the context in which it was entered
-        assert {raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")} == {"done"}
-
-
-def test_tasks_of_asyncio_that_take_turns(redis_url: str, raw: redis.Redis) -> None:
-    """Two that share the object and are entered at once: each ends its own, as it ended."""
-    shared = {key: once(key, **YEARLY, url=redis_url) for key in ("fails", "works")}
-
-    async def job(key: str) -> None:
-        with shared[key] as window:
-            assert window is not None
-            with shared[key] as inner:
-                assert inner is None
-            await asyncio.sleep(0.05)
-            if key == "fails":
-                raise ZeroDivisionError
-
-    async def both() -> None:
-        await asyncio.gather(job("fails"), job("works"), return_exceptions=True)
-
-    asyncio.run(both())
-    found = {key.split(":")[4]: raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")}
-    assert found == {"fails": "failed", "works": "done"}
-
-
-def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
-    """One that stands in a beat schedule too, or in two zones, isn't changed, nor seen in the other's zone."""
-    from celery_once_beat.worker.keyed import _window_at
-
-    at_two = crontab(hour=2, minute=0)
-    app = Celery("owner", set_as_current=False)
-    at_two.app = app
-    assert str(at_two.tz) == "UTC"
-    now = datetime(2026, 7, 2, 12, tzinfo=UTC)
-    starts = [
-        _window_at(once("job", every=at_two, tz=tz, url=redis_url)._schedule, "job", now).start.hour
-        for tz in ("Europe/Berlin", "America/New_York")
-    ]
-    assert starts == [0, 6]
-    assert at_two.app is app
-    assert str(at_two.tz) == "UTC"
-
-
-def test_a_begin_that_no_replica_has(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It isn't run on, and the window is given back: the next caller isn't told that another has it."""
-    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
-    app = Celery("lonely", broker=redis_url, set_as_current=False)
-    app.conf.once_beat_wait_replicas = 1
-    with pytest.raises(UncertainWriteError), once("lonely", **YEARLY, app=app, lease=0.5):
-        pytest.fail("it ran")
-    wait_until(lambda: not raw.keys("once:*run:lonely:*"), "it is given back", 60)
-
-
 def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the body raises is the caller's; the window has failed, and runs again only where that is asked for."""
     with pytest.raises(ZeroDivisionError), once("fails", **YEARLY, url=redis_url):
@@ -295,36 +206,6 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     assert replies[0] == replies[1], "its reply was lost"
     with turn as window:
         assert window is None, "it is done"
-
-
-def test_its_signals_say_what_a_tasks_say(redis_url: str) -> None:
-    """A failure that may run again isn't signalled as one."""
-    heard = []
-
-    def hear(signal: Signal, **_: Any) -> None:
-        heard.append(signal.name)
-
-    for signal in (signals.window_started, signals.window_failed, signals.window_succeeded):
-        signal.connect(hear, weak=False)
-    try:
-        for again, told in ((None, ["window_started", "window_failed"]), (600.0, ["window_started"])):
-            turn = once(f"fails-{again}", **YEARLY, url=redis_url, retry_failed_after=again)
-            with pytest.raises(ZeroDivisionError), turn:
-                _ = 1 / 0
-            assert heard == told
-            heard.clear()
-    finally:
-        for signal in (signals.window_started, signals.window_failed, signals.window_succeeded):
-            signal.disconnect(hear)
-
-
-def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
-    """SystemExit and KeyboardInterrupt record nothing: the lease runs out, and the next caller begins."""
-    for number, how in enumerate((SystemExit, KeyboardInterrupt)):
-        turn = once("exits", **YEARLY, url=redis_url, lease=0.5)
-        assert turn.__enter__().attempt == number + 1
-        turn.__exit__(how, how(), None)
-        wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 60)
 
 
 @pytest.mark.long
@@ -571,21 +452,6 @@ def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Ca
 
 
 @pytest.mark.long
-def test_a_node_that_is_frozen_comes_back_stale(system: System, node: Callable[..., Proc]) -> None:
-    """It sleeps past its lease, another runs the window: its end is not recorded, and it says so."""
-    slow = node("frozen", "366d", "works", "5")  # it is frozen before it ends
-    wait_until(lambda: system.ledger.read("start"), "it runs", 60)
-    slow.pause()
-    time.sleep(3.2)  # its lease of 3 s runs out
-    wait_until(lambda: (node("frozen", "366d", "works").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    slow.resume()
-    assert slow.wait(60) == 0
-    slow.wait_log("came back after its lease; its end isn't recorded", 60)
-    finished = system.ledger.read("finish")
-    assert [event["held"] for event in finished] == [True, False]
-
-
-@pytest.mark.long
 def test_children_are_sent_once(system: System) -> None:
     """A parent that runs again sends no child twice; a failed child and a retry end as they would."""
     system.check_law = False
@@ -629,26 +495,6 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     result = mail.apply_once((7,), key=7, every="366d")
     assert result is not None
     assert mail.apply_once((7,), key=7, every="366d") is None
-
-
-@pytest.mark.long
-def test_children_of_two_entries_of_one_instant(system: System) -> None:
-    """A window is entry and start: each entry's task sends its own, also where a name is long or odd."""
-    system.check_law = False
-    mail = _keyed_app(system).tasks["apps.keyed_app.mail"]
-    start = datetime(2026, 11, 21, 8, tzinfo=UTC)
-    entries = ["news", "bills", "bills:ann", "x" * 5000, "x" * 5001, mail.name]
-    for _ in range(2):
-        for entry in entries:
-            for user in ("ann", "bob"):
-                mail.apply_once((user,), key=user, window=Window(entry, start, None))
-    assert system.waiting() == 2 * len(entries)
-    sent = [json.loads(message)["headers"] for message in system.queued()]
-    assert len({headers["id"] for headers in sent}) == len({headers["once_entry"] for headers in sent}) == len(sent)
-    assert max(len(headers["once_entry"]) for headers in sent) < 100
-    assert {headers["once_id"] == headers["id"] for headers in sent} == {True}
-    mine = mail.apply_once(("carl",), key="carl", window=Window("news", start, None), task_id="mine")
-    assert (mine.id, json.loads(system.queued()[-1])["headers"]["once_id"]) == ("mine", "mine")
 
 
 def _keyed_app(system: System) -> Celery:

@@ -53,25 +53,6 @@ def test_whose_lease_it_is(system: System, key: float | None, attribute: float, 
     assert seconds * 0.5 < left / 1000 <= seconds
 
 
-def test_a_copy_that_comes_while_it_runs(system: System) -> None:
-    """A second copy of the message, taken by another process while the first executes, is refused."""
-    # Nobody publishes it again while the worker comes up.
-    system.settings = {"once_beat_lease": LEASE, "once_beat_start_timeout": 60.0}
-    system.entries = {"tick": {"task": "apps.once_app.work", "args": [LONG], **rare()}}
-    beat = system.beat()
-    body = wait_until(system.peek, "the message waits", 60)
-    system.store.pause("tick")
-    system.put(body)
-    system.worker(concurrency=2)
-    refused = wait_until(system.refused, "the copy is refused", 60)
-    assert [event["reason"] for event in refused] == ["running"]
-    wait_until(lambda: not system.account().open, "it is done", 60)
-    ends = [event["kind"] for event in system.ledger.read("refused", "finish")]
-    assert ends == ["refused", "finish"], "it was refused while the first one ran"
-    beat.stop()
-    system.check_each_once()
-
-
 def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     """A worker frozen past its lease wakes up while another executes its window: it is stale, the other counts.
 
@@ -117,41 +98,3 @@ def test_a_call_that_holds_the_gil(system: System) -> None:
     held = {event["fence"]: event["held"] for event in system.ledger.read("finish", start=start)}
     assert held == {begun["fence"]: False, recorded["fence"]: True}
     assert system.outcomes() == {"done": 1}
-
-
-def test_a_worker_that_wakes_before_another_began(system: System) -> None:
-    """A worker whose lease ran out has its window again, as long as nobody began since: no second execution."""
-    worker = system.worker().wait_ready()
-    system.entries = {"tick": {"task": "apps.once_app.work", "args": [5.0], **rare()}}
-    system.beat()
-    (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
-    system.store.pause("tick")
-    worker.pause()
-    run_key = f"once:*:run:tick:{begun['start']}"
-    with system.client() as client:
-        wait_until(lambda: not list(client.scan_iter(run_key)), "its lease has run out", 30)
-    wait_until(system.waiting, "the window is published again", 30)
-    worker.resume()
-    wait_until(lambda: not system.account().open, "it has its outcome", 60)
-    wait_until(system.refused, "the copy is refused", 30)
-    system.check_each_once()
-
-
-def test_a_child_makes_no_script(system: System) -> None:
-    """The scripts that executions ask for are there when the worker forks: no first window, and no first end, waits."""
-    system.app, system.settings = "apps.made_app", {"once_beat_limits": {"one": 1}}
-    begins = {"every": 1.0, "task": "apps.once_app.work"}
-    system.entries = {
-        "plain": begins,
-        "retries": {**begins, "task": "apps.once_app.retrying"},
-        # Longer than until the first renewal.
-        **{f"waits{n}": {**begins, "args": [0.7], "options": {"once": {"limit": "one"}}} for n in (1, 2)},
-    }
-    worker = system.worker(concurrency=4).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: all(system.recorded(entry) for entry in system.entries), "a window of each entry is done", 60)
-    beat.stop()
-    worker.stop()
-    children = system.ledger.read("made")
-    assert len(children) == 4
-    assert {name for child in children for name in child["scripts"]} == set()

@@ -156,14 +156,6 @@ def test_a_late_window_says_for_what_it_waits(teller: Teller) -> None:
     assert of_slot.why == "waits for a slot of the limit 'reports'"
 
 
-def test_a_start_with_a_fraction(teller: Teller) -> None:
-    """The record is short, and says the instant to the microsecond."""
-    window = teller.claim(0.502005)
-    assert window.start.microsecond == 120_300
-    teller.run(window, "failed")
-    assert [(story.start, story.state) for story in teller.seen().windows] == [(window.start, "failed")]
-
-
 def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
     """Of the latest windows, as many as the history has; the entry's own count goes on."""
     teller = Teller(redis_url, history_size=2)
@@ -201,20 +193,6 @@ def test_beats_and_what_they_say(teller: Teller) -> None:
     assert teller.raw.ttl(teller.store.keys.of_beats["reports"]) > 0
 
 
-def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> None:
-    """A foreign key in the place of reports or of refused copies: verbs go on."""
-    teller.raw.set(teller.store.keys.of_beats["reports"], "mine", ex=60)
-    teller.raw.set(teller.store.keys.of_entry("refused", "nightly"), "mine", ex=60)
-    report = BeatReport(0.0, 0.0, 1, 0, "1")
-    assert teller.store.overdue("one:1:a", teller.now(), 10, report=report).heartbeat.beats == ("one:1:a",)
-    teller.store.leave("one:1:a")
-    window = teller.claim()
-    teller.run(window)
-    assert teller.store.begin(window, "late:1:1", 30.0) == Closed()
-    teller.raw.delete(teller.store.keys.of_beats["reports"])
-    assert "holds a string, expected a hash" in teller.seen().trouble
-
-
 @pytest.mark.parametrize("what", ["entry", "history", "record", "open"])
 def test_a_foreign_key_is_trouble_of_its_entry_alone(teller: Teller, what: str) -> None:
     """The line says which key; the other entry is told as ever."""
@@ -239,19 +217,3 @@ def test_a_foreign_key_is_trouble_of_its_entry_alone(teller: Teller, what: str) 
     if store.shard_of("other") != store.shard_of("nightly"):
         assert not overview.entries["other"].trouble
     teller.raw.delete(key)
-
-
-def test_overdue_windows_of_no_entry_of_ours(teller: Teller) -> None:
-    """They are counted: their entry has left the schedule, or is another app's."""
-    store = teller.store
-    member = "gone@2026-01-01T00:00:00.000000Z"
-    key = store.keys.open(store.shard_of("gone"))
-    teller.raw.zadd(key, {member: 1.0, "no member of ours": 1.0})
-    teller.raw.expire(key, 60)
-    assert teller.lookup.overview(["nightly"]).strangers == {"gone": 1}
-
-
-def test_an_unknown_entry(teller: Teller) -> None:
-    """Nothing is known, and nothing is wrong."""
-    seen = teller.seen("unheard of")
-    assert (seen.account, list(seen.windows), seen.trouble, seen.last) == (None, [], "", None)

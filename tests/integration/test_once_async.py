@@ -7,13 +7,9 @@ import gc
 import inspect
 import json
 import logging
-import signal
-import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -23,14 +19,12 @@ import redis
 import trio
 import uvloop
 from celery import Celery
-from processes import Proc, wait_until
-from servers import RedisServer, free_port
+from processes import wait_until
+from servers import RedisServer
 from system import System
 
 from celery_once_beat import OnceTask, Window, background, current_window, once, signals
-from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.store.verbs import store_of
-from celery_once_beat.worker.keyed import _app_at
+from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.worker.leases import leases_of
 
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
@@ -167,30 +161,6 @@ def test_an_async_generator_is_refused(redis_url: str) -> None:
         once("rows", **YEARLY, url=redis_url)(rows)
 
 
-@pytest.mark.long
-def test_many_at_once(redis_url: str, raw: redis.Redis, run: Run) -> None:
-    """A thousand windows and a thousand callers of one, in one loop: each window runs once, by a few threads."""
-    ran: list[str] = []
-    most = 0
-
-    async def call(key: str) -> None:
-        nonlocal most
-        async with once(key, **YEARLY, url=redis_url) as window:
-            most = max(most, len(threads()))
-            if window is not None:
-                ran.append(key)
-                await asyncio.sleep(0)
-
-    async def main() -> None:
-        keys = [f"key-{number}" for number in range(1000)]
-        await asyncio.gather(*map(call, keys), *map(call, ["one"] * 1000))
-
-    run(main())
-    assert len(ran) == len(set(ran)) == 1001
-    assert set(ends(raw).values()) == {"done"}
-    assert most <= background._MOST
-
-
 def test_bodies_that_wait_for_each_other(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread for the store, and each of asyncio's taken by a body: the ends are recorded all the same."""
     monkeypatch.setattr(background, "_MOST", 1)
@@ -215,23 +185,6 @@ def test_bodies_that_wait_for_each_other(redis_url: str, raw: redis.Redis, monke
 
     asyncio.run(main())
     assert len(ends(raw)) == 7
-    assert set(ends(raw).values()) == {"done"}
-
-
-def test_loops_in_several_threads(redis_url: str, raw: redis.Redis, run: Run) -> None:
-    """They share the object, and one of them gets each window."""
-    shared = [once(f"key-{number}", **YEARLY, url=redis_url) for number in range(20)]
-
-    async def call(each: once) -> bool:
-        async with each as window:
-            await asyncio.sleep(0.001)
-            return window is not None
-
-    async def main() -> int:
-        return sum(await asyncio.gather(*map(call, shared)))
-
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(lambda _: run(main()), range(4))) == 20
     assert set(ends(raw).values()) == {"done"}
 
 
@@ -269,82 +222,6 @@ def test_a_loop_doesnt_wait_for_redis(start_redis: Callable[..., RedisServer], r
         other.cancel()
 
     run(main())
-
-
-@pytest.mark.long
-def test_a_loop_that_is_blocked_keeps_its_window(redis_url: str) -> None:
-    """A body that blocks its loop for longer than its lease is renewed all the same."""
-
-    async def main() -> None:
-        async with once("blocks", **YEARLY, url=redis_url, lease=4.0) as window:
-            over = time.monotonic() + 5.0
-            while time.monotonic() < over:
-                time.sleep(0.1)  # noqa: ASYNC251  # that is what it is about
-            assert window.held
-
-    asyncio.run(main())
-
-
-def test_redis_away(redis_url: str, run: Run) -> None:
-    """Nothing runs, and it is said."""
-    away = f"redis://127.0.0.1:{free_port()}/0"
-
-    async def main() -> None:
-        with pytest.raises(StoreUnavailableError):
-            async with once("away", **YEARLY, url=away):
-                pytest.fail("it ran")
-
-    run(main())
-
-
-def test_ends_that_wait_for_a_thread_arent_told_for_longer(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Redis goes away within many bodies: an end is told for a lease from then on, not from its turn on."""
-    monkeypatch.setattr(background, "_MOST", 1)
-    server = start_redis()
-    tries = []
-    store = store_of(_app_at(server.url()))
-    finish = store.finish
-    monkeypatch.setattr(store, "finish", lambda ending: (tries.append(ending.window.entry), finish(ending))[1])
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            for number in range(5):
-                await stack.enter_async_context(once(f"key-{number}", **YEARLY, url=server.url(), lease=0.5))
-            server.kill()
-
-            async def leave(each: AsyncExitStack) -> None:
-                await each.aclose()
-
-            stacks = [AsyncExitStack() for _ in range(5)]
-            for each in stacks:
-                each._exit_callbacks.append(stack._exit_callbacks.pop())
-            await asyncio.gather(*map(leave, stacks))
-
-    asyncio.run(main())
-    assert actions(caplog).count("window_unrecorded") == 5
-    assert sorted(tries.count(key) for key in set(tries))[:4] == [1, 1, 1, 1]
-
-
-def test_a_machine_without_threads(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has none left when a body ends: that is recorded all the same, and no lease is renewed for ever."""
-    start = threading.Thread.start
-
-    def none_left(thread: threading.Thread) -> None:
-        if thread.name == "once-awaited":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    async def main() -> None:
-        async with once("late", **YEARLY, url=redis_url):
-            await until(lambda: not threads(), "those of its begin end")
-            monkeypatch.setattr(threading.Thread, "start", none_left)
-        async with once("none", **YEARLY, url=redis_url) as window:
-            assert window is not None
-
-    asyncio.run(main())
-    assert ends(raw) == {"late": "done", "none": "done"}
 
 
 # ---------------------------------------------------------------------------------------------------- cancellation
@@ -410,58 +287,6 @@ def test_a_cancelled_body_gives_its_window_back(
     assert set(ends(raw).values()) == {"done"}
 
 
-def test_who_was_cancelled_may_begin_again_at_once(redis_url: str, run: Run) -> None:
-    """A loop that tries again after a timeout gets the window, and doesn't wait for the next one."""
-
-    async def main() -> None:
-        for number in range(20):
-            block = once(f"again {number}", **YEARLY, url=redis_url)
-
-            async def body(block: once = block) -> None:
-                async with block:
-                    await asyncio.sleep(3600)
-
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(body(), 0.05)
-            async with block as window:
-                assert window is not None
-
-    run(main())
-
-
-def test_a_timeout_within_the_block_is_a_failure(redis_url: str, run: Run, raw: redis.Redis) -> None:
-    """It is an exception like any other."""
-
-    async def main() -> None:
-        with pytest.raises(asyncio.TimeoutError):
-            async with once("within", **YEARLY, url=redis_url):
-                await asyncio.wait_for(asyncio.sleep(3600), 0.01)
-
-    run(main())
-    assert ends(raw) == {"within": "failed"}
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no asyncio.timeout")
-def test_an_asyncio_timeout_while_redis_stands_still(
-    start_redis: Callable[..., RedisServer], run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is a TimeoutError to its block, once Redis has answered; the window is the next caller's."""
-    caplog.set_level(logging.INFO, LOGGER)
-    server = start_redis()
-    with once("warm", **YEARLY, url=server.url()):
-        pass
-
-    async def main() -> None:
-        server.pause()
-        asyncio.get_running_loop().call_later(0.5, server.resume)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2), once("timeout", **YEARLY, url=server.url()):
-                pytest.fail("it ran")
-
-    run(main())
-    given_back(server.url(), "timeout", caplog)
-
-
 def test_cancelled_while_it_begins(
     start_redis: Callable[..., RedisServer], run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -521,79 +346,6 @@ def test_cancelled_while_its_end_is_recorded(
             run(main(key, times))
             assert ends(raw)[key] == "done"
     assert not actions(caplog)
-
-
-def test_a_coroutine_that_is_closed(
-    redis_url: str, raw: redis.Redis, caplog: pytest.LogCaptureFixture, start_redis: Callable[..., RedisServer]
-) -> None:
-    """It may not wait for anything: in its body its lease runs out, and that is said; before it, it is given back."""
-    caplog.set_level(logging.INFO, LOGGER)
-
-    entered = []
-
-    async def body(url: str, key: str) -> None:
-        async with once(key, **YEARLY, url=url, lease=0.5):
-            entered.append(key)
-            await asyncio.Event().wait()
-
-    def closed(url: str, key: str, reached: Callable[[], object]) -> None:
-        """Close its loop, as who stops a loop without asyncio.run does, and throw it away."""
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(body(url, key))
-        loop.run_until_complete(asyncio.sleep(0))
-        while not reached():
-            loop.run_until_complete(asyncio.sleep(0.01))
-        coroutine = task.get_coro()
-        task._log_destroy_pending = False  # it is, by this test
-        loop.close()
-        coroutine.close()
-
-    closed(redis_url, "body", lambda: entered)
-    assert actions(caplog) == ["window_left"]
-    wait_until(lambda: "body" not in ends(raw), "its lease has run out", 60)
-    caplog.clear()
-
-    server = start_redis()
-    with once("warm", **YEARLY, url=server.url()):
-        pass
-    server.pause()
-    closed(server.url(), "begin", calling)
-    server.resume()
-    wait_until(lambda: actions(caplog) == ["window_given_back"], "it is given back", 60)
-
-
-def test_a_block_that_is_left_in_another_task(redis_url: str, raw: redis.Redis, run: Run) -> None:
-    """As a web framework does with a dependency that yields, and as an exit stack may be."""
-    shared = once("web", **YEARLY, url=redis_url)
-
-    @asynccontextmanager
-    async def dependency() -> AsyncIterator[Window | None]:
-        async with shared as window:
-            yield window
-
-    async def in_a_task(call: Awaitable[Any]) -> Any:
-        async def awaits() -> Any:
-            return await call
-
-        return await asyncio.create_task(awaits())
-
-    async def main() -> None:
-        first, second = dependency(), dependency()
-        window = await in_a_task(first.__aenter__())
-        assert window is not None
-        assert await in_a_task(second.__aenter__()) is None
-        await in_a_task(second.__aexit__(None, None, None))
-        assert window.held
-        await in_a_task(first.__aexit__(None, None, None))
-        assert ends(raw) == {"web": "done"}
-
-        stack = AsyncExitStack()
-        assert await in_a_task(stack.enter_async_context(once("stack", **YEARLY, url=redis_url))) is not None
-        await in_a_task(stack.aclose())
-        assert ends(raw) == {"web": "done", "stack": "done"}
-
-    run(main())
-    assert not shared._inside
 
 
 def test_an_async_generator_that_isnt_read_to_its_end(redis_url: str, raw: redis.Redis, run: Run) -> None:
@@ -677,57 +429,3 @@ def test_apply_once_async(system: System, run: Run) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ many processes
-
-
-@pytest.fixture
-def node(system: System) -> Callable[..., Proc]:
-    """Start one more machine's process, which asks for the window until it has run or is refused."""
-    numbers = iter(range(1000))
-    system.check_law = False
-
-    def start(*arguments: str) -> Proc:
-        command = [sys.executable, "-m", "apps.async_app", *arguments]
-        return system.procs.start(command, name=f"node{next(numbers)}", env=system.env())
-
-    return start
-
-
-@pytest.mark.long
-def test_a_process_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
-    """Four start: one runs. It is killed: the next that asks after its lease runs the window."""
-    first = [node("nightly", "60") for _ in range(4)]
-    wait_until(lambda: sum(not proc.alive for proc in first) == 3, "three are refused", 60)
-    (runner,) = [proc for proc in first if proc.alive]
-    runner.kill()
-    wait_until(lambda: (node("nightly", "0").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    started = system.ledger.read("start")
-    assert len(started) == 2
-    assert len({event["start"] for event in started}) == 1, "the same window"
-    assert started[0]["fence"] < started[1]["fence"]
-
-
-@pytest.mark.long
-def test_a_process_that_is_frozen_comes_back_stale(system: System, node: Callable[..., Proc]) -> None:
-    """It sleeps past its lease, another runs the window: its end is not recorded, and it says so."""
-    slow = node("frozen", "5")
-    wait_until(lambda: system.ledger.read("start"), "it runs", 60)
-    slow.pause()
-    wait_until(lambda: (node("frozen", "0").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    slow.resume()
-    assert slow.wait(60) == 0
-    slow.wait_log("came back after its lease; its end isn't recorded", 60)
-    assert [event["held"] for event in system.ledger.read("finish")] == [True, False]
-
-
-@pytest.mark.long
-def test_ctrl_c_gives_the_window_back(system: System, node: Callable[..., Proc]) -> None:
-    """asyncio.run cancels its tasks: the next caller doesn't wait for a lease."""
-    runner = node("interrupted", "60")
-    wait_until(lambda: system.ledger.read("start"), "it runs", 60)
-    runner.signal(signal.SIGINT)
-    assert runner.wait(60) != 0
-    runner.wait_log("cancelled and given back", 60)
-    for noise in ("Task was destroyed", "never retrieved"):
-        assert noise not in runner.log
-    node("interrupted", "0").wait(60)
-    assert len(system.ledger.read("finish")) == 1

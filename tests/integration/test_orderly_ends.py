@@ -6,7 +6,6 @@ task with early acks and one with late acks.
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -130,14 +129,6 @@ def test_no_body_runs_before_it_is_recorded(waiting: Callable[..., Waiting], poo
     case.check_done()
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent"])
-@pytest.mark.long
-def test_an_end_beside_a_body(waiting: Callable[..., Waiting], pool: str) -> None:
-    """While another thread runs a body, whatever its task, an end isn't put off."""
-    case = waiting(pool, ("early",), beside=True)
-    case.check_done_soon()
-
-
 @pytest.mark.parametrize(("pool", "acks"), CASES)
 @pytest.mark.long
 def test_a_worker_that_goes_on(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
@@ -153,14 +144,6 @@ def test_a_warm_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple
     case.check_open()
     case.worker.terminate()
     case.check_done_at_end()
-
-
-def test_a_warm_shutdown_of_the_whole_group(waiting: Callable[..., Waiting]) -> None:
-    """SIGTERM to each process, as systemd sends it by default: a child that ends by itself records what waits in it."""
-    case = waiting("prefork")
-    case.check_open()
-    case.worker.terminate(group=True)
-    case.check_done_soon()
 
 
 @pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has none")
@@ -224,13 +207,3 @@ def test_a_pool_that_shrinks(waiting: Callable[..., Waiting]) -> None:
     case.check_open()
     case.app.control.pool_shrink(2, reply=True, timeout=5)
     case.check_done_soon()
-
-
-def test_a_child_that_is_killed(waiting: Callable[..., Waiting]) -> None:
-    """SIGKILL: what waits is lost, and the windows stay open, to run again."""
-    case = waiting("prefork")
-    killed = {event["pid"] for event in case.system.ledger.read("start")}
-    for child in killed:
-        os.kill(child, signal.SIGKILL)
-    wait_until(lambda: not killed & set(case.worker.children()), "both are killed", 60)
-    case.check_open()

@@ -12,8 +12,6 @@ from processes import Proc, wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.settings import BEAT_TTL
-
 pytestmark = pytest.mark.long
 
 CATCH_UPS = ("latest", "all", "none")
@@ -134,33 +132,4 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
         assert sent(beat, entry) <= done + overdue(beat, entry)
         assert len(system.ledger.read("start", entry=entry)) <= done + 1
     system.check_each_once("all", body_again=1)
-    beat.stop()
-
-
-def test_an_untracked_claim_in_a_long_outage(start_redis: Callable[..., RedisServer], system: System) -> None:
-    """A claim that was carried out and never answered is published after the outage: no recovery would bring it back.
-
-    By then the store has forgotten the beat.
-    """
-    store = start_redis(faketime=0)
-    system.use_store(store.url())
-    system.entries = {"tick": {"task": "apps.once_app.plain", "every": 1.0}}
-    system.worker(pool="solo").wait_ready()
-    first = system.beat("first")
-    wait_until(lambda: system.ledger.read("start", name="plain"), "the server knows the scripts", 60)
-    first.stop()
-    beat = system.beat("second", kill_point="beat.before_claim:STOP")
-    system.wait_fired()
-    store.pause()
-    beat.resume()
-    beat.wait_log("once: nothing is claimed until Redis")
-    store.clock.set(BEAT_TTL + 2)
-    store.resume()
-    beat.wait_log("once: Redis can be used again, after")
-    system.store.pause("tick")
-
-    def bodies() -> int:
-        return len(system.ledger.read("start", name="plain"))
-
-    wait_until(lambda: bodies() == system.outcomes()["untracked"], "each claimed window has its message", 30)
     beat.stop()

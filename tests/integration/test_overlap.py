@@ -63,18 +63,6 @@ def test_skip(system: System, by: str) -> None:
     system.check_conservation()
 
 
-@pytest.mark.long
-def test_allow(system: System) -> None:
-    """By default all of them run, side by side; an entry may allow what its task would skip."""
-    system.entries = {"tick": {**LONG, "options": {"once": {"overlap": "allow"}}}}
-    system.task = {"once_overlap": "skip"}
-    system.worker(concurrency=4).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: len(system.ledger.read("start")) >= len(system.ledger.read("finish")) + 2, "two run", 60)
-    system.settle([beat])
-    assert set(system.outcomes()) == {"done"}
-
-
 def test_who_counts_as_running(redis_url: str) -> None:
     """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
     store = Store(Settings(redis_url=redis_url))
@@ -136,23 +124,6 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
     assert late == [Unchanged()], "it waits already: that copy is gone"
     assert store.account("tick").counts == {"done": 2, "skipped": 1}
     store.close()
-
-
-@pytest.mark.long
-def test_what_a_killed_worker_ran_goes_first(system: System) -> None:
-    """With a body longer than the interval: the killed window runs again before any newer one, then they go on."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [2.5]}}
-    system.task = {"once_overlap": "skip"}
-    first, beat = system.worker("first", concurrency=1).wait_ready(), system.beat()
-    (killed,) = wait_until(lambda: system.ledger.read("start"), "one runs", 60)
-    first.kill()
-    system.worker("second", concurrency=2).wait_ready()
-    wait_until(lambda: len(system.ledger.read("start")) >= 3, "others begin", 60)
-    begun = [event["start"] for event in system.ledger.read("start")]
-    assert begun[1] == killed["start"]
-    assert begun[2] > killed["start"]
-    system.settle([beat])
-    assert set(system.outcomes()) == {"done", "skipped"}
 
 
 @pytest.fixture
@@ -226,54 +197,3 @@ def test_who_cant_run_again_keeps_nobody_from_running(
         asked = f"{format_instant(first.start)} {(client.time()[0] - 61) * 1000}"
         client.hset(store.entry_key("tick"), "waiting", asked)
     assert isinstance(store.begin(second, "C", 30.0, overlap="skip"), Begun)
-
-
-@pytest.mark.parametrize("by", ["task", "entry"])
-@pytest.mark.long
-def test_failed_windows_run_again(system: System, by: str) -> None:
-    """Up to max_attempts executions, each so much later; then it has failed."""
-    system.entries = {"tick": {"task": "apps.once_app.ending", "every": 3600.0 * 24, "args": ["fails"]}}
-    if by == "task":
-        system.task = {"once_retry_failed_after": 0.5, "once_max_attempts": 3}
-    else:
-        system.entries["tick"]["options"] = {"once": {"retry_failed_after": 0.5, "max_attempts": 3}}
-    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
-    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
-    order(system)
-    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 60)
-    assert len(system.ledger.read("start")) == 3
-    assert len({event["start"] for event in system.ledger.read("start")}) == 1
-    assert worker.log.count("failed (ValueError: this task fails), runs again in 0.5 s") == 2
-    beat.stop()
-
-
-@pytest.mark.long
-def test_an_entry_may_say_never(system: System) -> None:
-    """0 at the entry: its task's setting doesn't count; recover=False drops what died."""
-    system.entries = {
-        "tick": {
-            "task": "apps.once_app.ending",
-            "every": 3600.0 * 24,
-            "args": ["fails"],
-            "options": {"once": {"retry_failed_after": 0}},
-        },
-        "fragile": {
-            "task": "apps.once_app.deadly",
-            "every": 3600.0 * 24,
-            "options": {"once": {"recover": False}},
-        },
-    }
-    system.task = {"once_retry_failed_after": 0.5}
-    system.worker().wait_ready()
-    beat = system.beat()
-    for entry in system.entries:
-        wait_until(lambda entry=entry: system.store.account(entry), "it is loaded", 60)
-        order(system, entry)
-    wait_until(lambda: system.account().apart == {"failed": 1}, "it has failed", 60)
-    wait_until(lambda: system.account("fragile").apart == {"dropped": 1}, "it is dropped", 60)
-    assert len(system.ledger.read("start", entry="fragile")) == 1
-    beat.stop()
-
-
-def order(system: System, entry: str = "tick") -> None:
-    system.once("run", entry)

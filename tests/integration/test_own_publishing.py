@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import redis
@@ -14,7 +14,6 @@ from processes import wait_until
 
 from celery_once_beat import OnceScheduler, OnceTask
 from celery_once_beat.store.model import EntryAccount
-from celery_once_beat.windows import decode_headers
 
 QUEUE = "own-publishing"
 
@@ -109,38 +108,6 @@ def test_what_is_raised_behind_the_message(
     account = account_of(scheduler)
     assert len(ids) == len(set(ids)) == len(account.open)
     assert account.counts == {}
-
-
-class Outbox(OnceTask):
-    """Writes a message into a table, from which something else sends it."""
-
-    abstract = True
-    waiting: ClassVar[list[tuple[Any, Any, dict[str, Any]]]] = []
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        self.waiting.append((args, kwargs, options))
-        return self.AsyncResult(options["task_id"])
-
-
-def test_a_message_that_is_sent_later(
-    beat: Callable[..., OnceScheduler], redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its window waits for it, and is recovered like any other."""
-    scheduler = beat(Outbox)
-    Outbox.waiting.clear()
-    tick_until(scheduler, lambda: len(Outbox.waiting) >= 5, "messages are in the table")
-    account = account_of(scheduler)
-    assert account.counts == {}
-    assert len(account.open) == len(Outbox.waiting)
-    assert "entry_astray" not in [getattr(record, "action", "") for record in caplog.records]
-    args, kwargs, options = Outbox.waiting[0]
-    options.pop("producer")
-    OnceTask.apply_async(scheduler.app.tasks["tests.work"], args, kwargs, **options)
-    (headers,) = queued(redis_url)
-    window = decode_headers(headers, headers["id"])
-    assert window is not None
-    assert window.tracked
-    assert window.start in account.open
 
 
 class Single(OnceTask):

@@ -7,13 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import Proc, Processes, environ, wait_until
-from proxy import SlowProxy
 from servers import RedisServer, free_port
 from system import System
 
@@ -55,22 +54,6 @@ def test_without_redis_it_says_so_in_one_line(system: System) -> None:
     wrong = ping(system, settings={"once_beat_lease": "soon"})
     assert wrong.exit_code == os.EX_CONFIG
     assert wrong.log == "once: once_beat_lease: found 'soon', expected a number of seconds, at least 0.5\n"
-
-
-def test_the_command_line_loads_the_store_only_when_asked(procs: Processes) -> None:
-    """``celery --help`` knows ``once``, and imports neither redis nor the store nor what the extras bring for it."""
-    # By itself: other packages' plugins import what they like.
-    code = (
-        "import sys, celery.bin.base; from celery_once_beat.cli import once; "
-        "assert {'ping', 'metrics'} <= set(once.list_commands(None)); "
-        "heavy = {'redis', 'rich', 'starlette', 'uvicorn', 'jinja2', 'prometheus_client', 'celery_once_beat.store'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    proc = procs.start([sys.executable, "-c", code], name="help")
-    assert (proc.wait(), proc.log) == (0, "[]\n")
-    known = procs.start([sys.executable, "-m", "celery", "--help"], name="help")
-    assert known.wait() == 0
-    assert "once" in known.log
 
 
 # -- the heartbeat file
@@ -150,51 +133,6 @@ def test_the_file_says_what_ping_says(
 
 
 @pytest.mark.long
-def test_a_killed_beats_file_grows_old(system: System, file: HeartbeatFile) -> None:
-    """What it leaves behind is as old as its last sign of life; the next beat goes on with it."""
-    system.check_law = False
-    beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
-    wait_until(lambda: file.find() == 0, "Redis has heard of the beat", 60)
-    beat.kill()
-    heard = file.changed()
-    file.grow_older(61)
-    assert (file.ping()[0], file.find()) == (1, 1)
-    system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
-    wait_until(lambda: min(file.changed()) > max(heard), "another beat has its place", 60)
-    assert file.ping()[0] == 0
-
-
-@pytest.mark.long
-def test_the_file_is_not_younger_than_what_redis_knows(
-    system: System, redis_server: RedisServer, file: HeartbeatFile
-) -> None:
-    """However late Redis' answer comes: by the file a beat never lives for longer than by ping."""
-    system.check_law = False
-    with SlowProxy(redis_server.port, 0.4) as proxy, system.client() as client:
-        system.beat(STORE_URL=proxy.url(), ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
-
-        def seen() -> Iterator[tuple[int, float]]:
-            while True:
-                before = client.zrange("once:beats", 0, -1, withscores=True)
-                heard = file.changed()[0]
-                if heard and before and before == client.zrange("once:beats", 0, -1, withscores=True):
-                    yield heard, before[0][1]
-                else:
-                    yield 0, 0.0
-
-        looks, found = seen(), {}
-
-        def look() -> bool:
-            heard, known = next(looks)
-            if heard:
-                found[heard] = known
-                assert heard / 1_000_000 <= known + 1, "Redis knows whole milliseconds"
-            return len(found) >= 5
-
-        wait_until(look, "five signs of life", 60)
-
-
-@pytest.mark.long
 def test_a_file_that_can_not_be_written(system: System, tmp_path: Path) -> None:
     """One line says it, and what to set; the beat goes on, and writes it once that is possible."""
     folder = tmp_path / "missing"
@@ -217,19 +155,3 @@ def test_what_ping_says_by_a_file_as_json(file: HeartbeatFile, procs: Processes)
     assert (ahead.wait(), json.loads(ahead.log)) == (1, {"alive": False, "heard": None, "looks": None})
     both = procs.start([*command, "--beat", "b"], name="ping")
     assert (both.wait(), both.log.splitlines()[-1]) == (2, "Error: --file is one beat's own: give it without --beat")
-
-
-def test_ping_by_a_file_imports_next_to_nothing(file: HeartbeatFile, procs: Processes) -> None:
-    """Neither the app nor redis nor the store: it costs the start of ``celery``."""
-    file.path.touch()
-    code = (
-        "import sys; from celery_once_beat.cli import once; from types import SimpleNamespace; "
-        "once.main(sys.argv[1:], obj=SimpleNamespace(no_color=True), standalone_mode=False); "
-        "ours = {name for name in sys.modules if name.startswith('celery_once_beat')}; "
-        "heavy = {'redis', 'rich', 'celery.beat', 'celery.worker'} & set(sys.modules); "
-        "print(sorted(ours), sorted(heavy))"
-    )
-    proc = procs.start([sys.executable, "-c", code, "ping", "--file", str(file.path)], name="ping")
-    assert proc.wait() == 0, proc.log
-    ours = ["", ".cli", ".cli.output", ".cli.ping", ".errors", ".options", ".outcomes", ".settings", ".wording"]
-    assert proc.log.splitlines()[1:] == [f"{[f'celery_once_beat{name}' for name in ours]} []"]

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kombu.message import Message
 from processes import wait_until
 from servers import RedisServer
 from system import System, once_soon
-
-from celery_once_beat.worker.message import kept_of
 
 
 def parts(message: bytes) -> dict[str, Any]:
@@ -72,27 +69,3 @@ def test_a_message_is_put_back_as_it_came(
     (took,) = wait_until(lambda: system.ledger.read("took"), "the body has run", 60)
     assert took["given"] == [1, 2]
     assert took["type"] == ("set" if options.get("serializer") == "pickle" else "list")
-
-
-def test_what_the_broker_wrote_for_one_delivery_stays_behind() -> None:
-    """The body isn't decoded. Its compression is kept apart, since kombu has taken that off."""
-    headers = {"id": "1", "retries": 2, "compression": "application/x-gzip"}
-    of_rabbitmq = {"x-death": [{}], "x-first-death-queue": "q", "x-delivery-count": 3}
-    message = Message(
-        body=b"\x80\xff",
-        content_type="application/data",
-        content_encoding="binary",
-        headers={**headers, **of_rabbitmq},
-        properties={"priority": 7, "delivery_tag": "t"},
-        delivery_info={"exchange": "reports", "routing_key": "nightly", "redelivered": True},
-    )
-    assert kept_of(message) == {
-        "body": b"\x80\xff",
-        "content_type": "application/data",
-        "content_encoding": "binary",
-        "compression": "application/x-gzip",
-        "headers": {"id": "1", "retries": 2},
-        "properties": {"priority": 7},
-        "exchange": "reports",
-        "routing_key": "nightly",
-    }

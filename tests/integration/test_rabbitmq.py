@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
-import celery
 import pytest
-from amqp.exceptions import NotFound
-from kombu import Connection
 from processes import Proc, wait_until
 from proxy import AmqpProxy
 from servers import RabbitServer
@@ -67,15 +64,6 @@ def paused(rabbit: RabbitServer) -> Iterator[None]:
         rabbit.resume()
 
 
-def waiting(system: System) -> int:
-    """How many messages wait in the queue."""
-    with Connection(system.broker_url) as connection:
-        try:
-            return connection.default_channel.queue_declare(system.queue, passive=True).message_count
-        except NotFound:
-            return 0
-
-
 def received(worker: Proc) -> Counter[str]:
     """How many messages of each task id a worker was sent."""
     return Counter(re.findall(r"Task apps\.once_app\.work\[([\w-]+)\] received", worker.log))
@@ -83,21 +71,6 @@ def received(worker: Proc) -> Counter[str]:
 
 def id_of(start: str, entry: str = "tick") -> str:
     return task_id("once:", entry, parse_instant(start))
-
-
-@pytest.mark.long
-def test_confirms_are_on(rabbit: RabbitServer, proxy: AmqpProxy, system: System) -> None:
-    """A beat asks for confirms before its first message and waits for each; its broker says the same of its channel."""
-    beat = system.beat(BROKER_URL=proxy.url())
-    wait_until(lambda: waiting(system) >= 2, "two windows are published", 60)
-    system.store.pause("tick")
-    claimed = len(system.account().open)  # what is claimed is published
-    wait_until(lambda: proxy.methods.count("basic.ack") >= claimed, "the last is confirmed", 30)
-    assert proxy.methods == ["confirm.select"] + ["basic.publish", "basic.ack"] * claimed
-    assert waiting(system) == claimed
-    assert re.findall(r"\b(true|false)\b", rabbit.ctl("list_channels", "confirm")) == ["true"]
-    beat.stop()
-    system.check_law = False
 
 
 @pytest.mark.long
@@ -204,47 +177,6 @@ def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     system.check_each_once()
 
 
-def is_quorum(rabbit: RabbitServer, system: System) -> bool:
-    return f"{system.queue}\tquorum" in rabbit.ctl("list_queues", "name", "type")
-
-
-@pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
-@pytest.mark.long
-def test_a_quorum_queue(rabbit: RabbitServer, system: System) -> None:
-    """With a quorum queue too each window is executed once, also one whose worker is killed before its late ack."""
-    system.settings |= {"task_default_queue_type": "quorum", "task_acks_late": True}
-    system.kill_point = "worker.body:KILL"
-    beats, _ = system.pair()
-    start = system.killed_in()
-    wait_until(lambda: system.recorded()[start] == 1, "the killed window is executed again", 60)
-    assert [event["attempt"] for event in system.ledger.read("start", start=start)] == [1, 2]
-    assert is_quorum(rabbit, system)
-    system.settle(beats)
-    system.check_each_once()
-
-
-@pytest.mark.skipif(celery.VERSION < (5, 5), reason="Celery 5.4's workers ask for what a quorum queue refuses")
-@pytest.mark.long
-def test_put_back_into_a_quorum_queue(start_redis: Callable, rabbit: RabbitServer, system: System) -> None:
-    """Where Redis is away, a worker of a quorum queue puts the message back, and executes it once it is back."""
-    store = start_redis(appendonly=True)
-    system.use_store(store.url())
-    system.settings |= {"task_default_queue_type": "quorum"}
-    beat = system.beat()
-    wait_until(lambda: waiting(system), "a window is published", 60)
-    system.store.pause("tick")
-    wait_until(lambda: waiting(system) == len(system.account().open), "what is claimed is published", 30)
-    beat.kill()
-    store.kill()
-    worker = system.worker().wait_ready()
-    worker.wait_log("put back for")
-    assert not system.ledger.read("start")
-    store.restart()
-    wait_until(lambda: not system.account().open, "every window is done", 60)
-    assert is_quorum(rabbit, system)
-    system.check_each_once()
-
-
 @pytest.mark.long
 def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
     """It takes connections and answers nothing: a beat claims nothing, says so once, and goes on when it is back.
@@ -294,43 +226,3 @@ def test_rabbitmq_is_killed_under_load(system: System) -> None:
         for beat in beats:
             assert beat.log.count("the broker doesn't answer") == beat.log.count("the broker answers again") == 1
             beat.stop()
-
-
-@pytest.mark.long
-def test_a_task_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
-    """The queue for the task of on_failure is of another type: that is said once, costs no other window, and ends."""
-    told = f"{system.queue}-told"
-    ending = {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]}
-    options = {"options": {"once": {"on_failure": "apps.once_app.tell"}}}
-    system.entries = {**EVERY_SECOND, "failing": {**ending, **options}}
-    with Connection(rabbit.url()) as connection:
-        connection.default_channel.queue_declare(told, durable=True, auto_delete=False, arguments={"x-max-length": 9})
-        system.worker().wait_ready()
-        beat = system.beat()
-        wait_until(lambda: "isn't sent, and is tried again: PreconditionFailed" in beat.log, "it is said", 60)
-        system.wait_done(8)
-        assert beat.log.count("isn't sent, and is tried again") == 1
-        connection.default_channel.queue_delete(told)
-    wait_until(lambda: "the task apps.once_app.tell is sent" in beat.log, "it is sent", 60)
-    system.settle([beat], "failing")
-
-
-@pytest.mark.long
-def test_windows_that_wait(rabbit: RabbitServer, system: System) -> None:
-    """What waited is published again, to its queue and with its priority: each runs in its turn."""
-    system.entries = {
-        "tick": {
-            "task": "apps.once_app.work",
-            "every": 1.0,
-            "args": [1.5],
-            "options": {"once": {"overlap": "buffer_all"}, "priority": 3},
-        }
-    }
-    system.settings |= {"once_beat_lease": 30.0}
-    system.worker(concurrency=2).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: len(system.ledger.read("finish")) >= 3, "three have run", 60)
-    system.settle([beat])
-    system.check_each_once()
-    begun = [event["start"] for event in system.ledger.read("start")]
-    assert begun == sorted(begun)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,15 +13,13 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from celery.utils.dispatch import Signal
-from proxy import Proxy
-from servers import RedisServer
 
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
-from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import BeatReport, ClaimRequest, LoadRequest
@@ -180,49 +177,6 @@ def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[st
     assert [name for name, _ in heard] == ["window_abandoned", "window_closed"]
     for _, arguments in heard:
         assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
-
-
-@pytest.mark.long
-def test_a_take_that_no_replica_has(new_beat: Callable[..., Beat], heard: list[tuple[str, dict[str, Any]]]) -> None:
-    """Nothing is published on it; what the same pipeline ended all the same is said."""
-    beat = new_beat(wait_replicas=1)
-    beat.schedule("a", "b")
-    beat.claim("a", 1)
-    (ended,) = beat.claim("b", 1, most=1)
-    certain = Store(replace(beat.settings, wait_replicas=0))
-    begun = certain.begin(ended, "worker", 30.0)
-    beat.client.delete(*beat.client.scan_iter("*run:b:*"))  # its worker died
-    beat.client.zadd(beat.store.entry_key("b").partition("entry:")[0] + "open", {f"b@{_text(ended)}": 1}, xx=True)
-    certain.close()
-    jobs, away = beat.look()
-    assert isinstance(away, UncertainWriteError)
-    assert not jobs
-    assert begun.attempt == 1  # type: ignore[union-attr]
-    assert {arguments["outcome"] for _, arguments in heard} == {"abandoned"}
-
-
-def test_redis_goes_away_after_a_take(
-    new_beat: Callable[..., Beat], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was taken is to be published all the same; that Redis is away is said with it."""
-    with Proxy(redis_server.port) as proxy:
-        beat = new_beat()
-        beat.schedule("a", "b")
-        (window,) = beat.claim("a", 1)
-        beat.claim("b", 1)
-        beat.schedule("a")
-        overdue = beat.recovery.sweep(REPORT)
-        through = Store(replace(beat.settings, redis_url=proxy.url()))
-        monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
-        proxy.__exit__()
-        jobs, away = beat.recovery.take(overdue)
-        through.close()
-    assert keys(jobs) == [window]
-    assert isinstance(away, StoreUnavailableError)
-
-
-def _text(window: WindowKey) -> str:
-    return window.start.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:

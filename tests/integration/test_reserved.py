@@ -199,30 +199,3 @@ def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pyte
     state.reserved_requests.discard(request)
     now[0] = LEASE
     assert not moves()
-
-
-def test_a_copy_that_would_be_refused_is_told_once(worker: Worker) -> None:
-    """It keeps nothing of the execution that has the window."""
-    request = worker.receive(1)
-    worker.stage.start = nth(1)
-    worker.stage.begin("A")
-    deadline = worker.stage.deadline()
-    for _ in range(3):
-        worker.reserved.check()
-    worker.stage.start = nth(1)
-    assert worker.stage.deadline() == deadline
-    assert request.time_start is None
-
-
-def test_there_is_an_upper_limit(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that reserves whatever there is tells of so many windows, and goes on telling of the same."""
-    monkeypatch.setattr(reserved, "_MOST", 2)
-    monkeypatch.setattr(reserved, "_PIPELINE", 1)
-    requests = {number: worker.receive(number) for number in (1, 2)}
-    worker.reported()
-    assert worker.reported() == {1, 2}
-    requests[3] = worker.receive(3)
-    worker.reported()
-    assert worker.reported() == {1, 2}
-    requests.pop(1).time_start = 1.0
-    assert worker.reported() == {1, 2, 3}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -21,26 +19,24 @@ import redis
 from celery import Celery, beat
 from celery.app.task import Context
 from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
-from celery.schedules import crontab, schedule
-from celery.signals import before_task_publish
+from celery.schedules import schedule
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from servers import RedisServer, free_port, without_shard
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.beat.publishing import Job
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules.balance import balance
-from celery_once_beat.store.model import Begun, ClaimRequest, Confirmation
+from celery_once_beat.store.model import ClaimRequest, Confirmation
 from celery_once_beat.windows import (
     Window,
     WindowKey,
     decode_headers,
     encode_headers,
     find_headers,
-    next_start,
     task_id,
 )
 
@@ -259,25 +255,6 @@ def test_setting_up_does_not_wait_for_redis() -> None:
         scheduler.close()
 
 
-def test_others_may_wrap_apply_entry(
-    monkeypatch: pytest.MonkeyPatch, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
-    """Sentry and Datadog wrap Scheduler.apply_entry and unpack (scheduler, entry): once a window, the winner's."""
-    seen = []
-    original = beat.Scheduler.apply_entry
-
-    def wrapper(*args: object, **kwargs: object) -> object:
-        scheduler, entry = args
-        seen.append((scheduler, entry.name, entry.schedule))  # type: ignore[attr-defined]
-        return original(*args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(beat.Scheduler, "apply_entry", wrapper)
-    pair = [schedulers(), schedulers()]
-    tick_until(pair[0], lambda: pair[1].tick() is not None and len(seen) >= 6, "six windows are published")
-    assert len(seen) == messages(redis_url)
-    assert {name for _, name, _ in seen} == {"tick"}
-
-
 def test_entries_stay_as_celery_knows_them(schedulers: Callable[[], OnceScheduler]) -> None:
     """Shared options aren't written into, no attribute is added, and winners and losers keep last_run_at."""
     pair = [schedulers(), schedulers()]
@@ -292,89 +269,6 @@ def test_entries_stay_as_celery_knows_them(schedulers: Callable[[], OnceSchedule
         assert entry.options == {"headers": {"mine": 1}, "once": {"catch_up": "all"}}
         assert next(entry).total_run_count == entry.total_run_count + 1
         assert entry.last_run_at >= before
-
-
-def test_a_reloading_base_is_noticed(schedulers: Callable[..., OnceScheduler]) -> None:
-    """A base that makes new entries at each access goes on, whatever of the moment is in their options.
-
-    One that reloads says so by another heap.
-    """
-
-    class Reloading(OnceScheduler):
-        def get_schedule(self) -> dict[str, object]:
-            now = datetime.now(timezone.utc)
-            options = {"headers": {"made": now.isoformat()}, "expires": now + timedelta(hours=1)}
-            return {name: self.Entry(**{**dict(entry), "options": options}) for name, entry in self.data.items()}
-
-        schedule = property(get_schedule, OnceScheduler.set_schedule)
-
-        def reserve(self, entry: object) -> object:
-            return next(entry)  # type: ignore[call-overload]
-
-    scheduler = schedulers(Reloading)
-    # Its schedule is a copy, so what the base put there at its setting up is gone.
-    scheduler.data.update(OnceScheduler(scheduler.app).data)
-    scheduler._heap = []  # as DatabaseScheduler says that it reloaded
-    once = scheduler.store
-    tick_until(scheduler, lambda: (found := once.account("tick")) and len(found.open) >= 3, "three windows are claimed")
-    scheduler.data["more"] = scheduler.Entry(name="more", task="tests.tick", schedule=schedule(0.1), app=scheduler.app)
-    del scheduler.data["tick"]
-    scheduler._heap = []
-    tick_until(scheduler, lambda: once.account("more"), "the new entry is loaded")
-
-
-def test_closing_says_that_a_beat_left(schedulers: Callable[[], OnceScheduler]) -> None:
-    """Celery closes a scheduler in its signal handler and once more: the second finds nothing left to do."""
-    first, second = schedulers(), schedulers()
-    tick_until(first, lambda: second.tick() is not None and len(first._recovery.alive) == 2, "both live")
-    second.close()
-    second.close()
-    assert len(first.store.heartbeat(first.beat_id).beats) == 1
-
-
-@pytest.mark.long
-def test_a_confirm_that_redis_does_not_take(
-    app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
-) -> None:
-    """The slice that was claimed is published all the same; it stays open, and is published again under the same id."""
-    server = start_redis(appendonly=True)
-    # Times for a busy machine: a slice has to be out within half a claim's lease.
-    app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=10.0, once_beat_publish_timeout=10.0)
-    later = soon() + timedelta(seconds=3)  # all are loaded by then
-    every = {"task": "tests.tick", "schedule": timedelta(seconds=30), "options": {"once": {"anchor": later}}}
-    app.conf.beat_schedule = {f"entry {number}": every for number in range(SLICE + 50)}
-    ids = []
-
-    class Unlucky(OnceScheduler):
-        def apply_async(self, entry, **kwargs):
-            if not ids:
-                server.kill()
-            result = super().apply_async(entry, **kwargs)
-            ids.append(result.id)
-            return result
-
-    scheduler = schedulers(Unlucky)
-    tick_until(scheduler, lambda: ids, "windows are published")
-    assert messages(app.conf.broker_url) == len(set(ids)) == SLICE
-    scheduler.tick()
-    assert scheduler._store_down_since
-    server.restart()
-    tick_until(scheduler, lambda: ids.count(ids[0]) > 1, "the window that wasn't confirmed is published again")
-
-
-def test_a_base_that_can_not_keep_last_run_at(
-    app: Celery, schedulers: Callable[..., OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A base whose ``reserve`` raises costs no window, and is said once."""
-
-    class Forgetful(OnceScheduler):
-        def reserve(self, entry):
-            raise RuntimeError("the database is away")
-
-    scheduler = schedulers(Forgetful)
-    with caplog.at_level(logging.ERROR, "celery_once_beat.beat.publishing"):
-        tick_until(scheduler, lambda: messages(app.conf.broker_url) >= 3, "windows are published")
-    assert [record.action for record in caplog.records] == ["entry_not_advanced"]  # type: ignore[attr-defined]
 
 
 def said(caplog: pytest.LogCaptureFixture, action: str) -> list[logging.LogRecord]:
@@ -412,87 +306,6 @@ def test_a_base_that_raises_in_a_tick(
     tick_until(scheduler, lambda: messages(redis_url) >= 3, "windows are published")
     (record,) = said(caplog, "tick_failed")
     assert "not now" in record.getMessage()
-
-
-def test_windows_before_a_base_that_raises_at_first(schedulers: Callable[..., Any]) -> None:
-    """Nobody has seen a schedule without its entry: what came due while no beat ran still counts."""
-    first = schedulers()
-    tick_until(first, lambda: (found := first.store.account("tick")) and found.open, "a window is claimed")
-    before = first.store.account("tick")
-    first.close()
-    second = schedulers(Moody)
-    wait_until(lambda: next_start(schedule(0.1), before.cursor) < datetime.now(timezone.utc), "one passes", 60)
-    second.tick()
-    second.moody = False
-    tick_until(second, lambda: second.store.account("tick").cursor > before.cursor, "the second beat goes on")
-    assert second.store.account("tick").since == before.since
-
-
-def test_a_large_negative_countdown(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
-    """It is none: each window has one message, and isn't overdue before its worker could begin it."""
-    app.conf.beat_schedule["tick"]["options"]["countdown"] = -1e6
-    scheduler = schedulers()
-    looked = []
-    tick_until(
-        scheduler,
-        lambda: looked.append(scheduler._recovery._next) or len(set(looked)) > 3,
-        "it looks for what is overdue",
-    )
-    scheduler.store.pause("tick")
-    account = scheduler.store.account("tick")
-    assert account is not None
-    assert len(account.open) == messages(redis_url) > 0
-
-
-def test_a_countdown_longer_than_grace(app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]) -> None:
-    """A window that a worker begins as soon as its message may run isn't missed."""
-    once = {"grace": 0.2, "anchor": soon()}
-    options = {"countdown": 30, "once": once}
-    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(seconds=20), "options": options}
-    scheduler = schedulers()
-    tick_until(scheduler, lambda: messages(redis_url), "a window is published")
-    window = decode_headers(find_headers(queued(redis_url)[0]))
-    assert window is not None
-    wait_until(
-        lambda: datetime.now(timezone.utc) > window.start + timedelta(seconds=0.3), "its grace has passed", 20, 0.01
-    )
-    key = WindowKey("tick", window.start)
-    assert isinstance(scheduler.store.begin(key, "worker", 30.0), Begun)
-
-
-def test_a_countdown_counts_from_the_first_publish(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
-    """What is published again doesn't wait once more."""
-    app.conf.beat_schedule["tick"]["options"]["countdown"] = 30
-    scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    row = scheduler.entries.get("tick")
-    assert row is not None
-    with redis.Redis.from_url(redis_url) as client:
-        client.delete(QUEUE)
-    for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
-        scheduler._publish([Job(row, start, 1, None, again=True)], steady())
-    assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
-
-
-def test_what_a_receiver_starts_can_be_ended(app: Celery, schedulers: Callable[[], OnceScheduler]) -> None:
-    """A process that is started while windows are published blocks no signal."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(**_: object) -> None:
-        if not started:
-            started.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-
-    before_task_publish.connect(start)
-    try:
-        tick_until(schedulers(), lambda: started, "a receiver starts a process")
-        started[0].terminate()
-        assert started[0].wait(60) == -signal.SIGTERM
-    finally:
-        before_task_publish.disconnect(start)
-        for child in started:
-            child.kill()
 
 
 @pytest.mark.long
@@ -713,60 +526,6 @@ def test_a_window_whose_result_is_there(
         assert counts() == {outcome: 1}
 
 
-@pytest.mark.long
-def test_a_state_of_the_store_is_said_once(
-    app: Celery,
-    schedulers: Callable[[], OnceScheduler],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While no replica has what is claimed, nothing is published; one line at its beginning, one at its end."""
-    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
-    app.conf.update(once_beat_publish_timeout=1.0)
-    scheduler = schedulers()
-    settings = scheduler.store._trip.settings
-    tick_until(scheduler, lambda: scheduler.entries.all_loaded, "the entry is loaded")
-    scheduler.store._trip.settings = replace(settings, wait_replicas=1)  # the replica has gone
-
-    def states() -> list[str]:
-        actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
-        return [action for action in actions if action.startswith("store_")]
-
-    with caplog.at_level(logging.INFO, "celery_once_beat.beat.scheduler"):
-        tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
-        for _ in range(20):  # it has to load the entry once more, and that is uncertain, too
-            scheduler.tick()
-        assert states() == ["store_away"]
-        assert not messages(app.conf.broker_url)
-        scheduler.store._trip.settings = settings  # as if the replica were back
-        tick_until(scheduler, lambda: messages(app.conf.broker_url), "windows are published")
-    assert states() == ["store_away", "store_back"]
-
-
-def test_a_beat_that_wins_nothing_says_that_replicas_are_back(
-    app: Celery,
-    schedulers: Callable[[], OnceScheduler],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its looks tell, where every window is another's, or none is due: it isn't said to be away for ever."""
-    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
-    scheduler = schedulers()
-    trip = scheduler.store._trip
-    tick_until(scheduler, lambda: scheduler.entries.all_loaded, "the entry is loaded")
-    trip.settings = replace(trip.settings, wait_replicas=1)  # the replica has gone
-    with caplog.at_level(logging.INFO, "celery_once_beat.beat.scheduler"):
-        tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
-        with pytest.raises(UncertainWriteError):
-            scheduler.store.pause("tick")
-        scheduler.tick()
-        assert scheduler._store_down_since, "no replica has what that tick wrote"
-        trip.settings = replace(trip.settings, wait_replicas=0)  # as if the replica were back
-        tick_until(scheduler, lambda: not scheduler._store_down_since, "it says so")
-    actions = [record.action for record in caplog.records]  # type: ignore[attr-defined]
-    assert [action for action in actions if action.startswith("store_")] == ["store_away", "store_back"]
-
-
 def test_a_result_that_can_not_be_told_yet(
     app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
 ) -> None:
@@ -805,15 +564,6 @@ def test_the_package_is_lazy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_crontabs_are_scheduled_in_their_zone(app: Celery) -> None:
-    """An app's time zone counts for its crontabs, as in stock beat."""
-    from celery_once_beat.windows import next_start
-
-    app.conf.timezone = "Europe/Berlin"
-    when = crontab(hour=2, minute=0, app=app)
-    assert next_start(when, datetime(2026, 7, 1, tzinfo=timezone.utc)) == datetime(2026, 7, 2, 0, tzinfo=timezone.utc)
-
-
 def test_a_beat_that_loads_for_long_says_that_it_lives(
     app: Celery, schedulers: Callable[[], OnceScheduler], redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -832,31 +582,6 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(
         wait_until(lambda: time.time() * 1000 > heard[-1] + 10, "the clock goes on", 5, every=0.001)
     assert heard == sorted(set(heard))
     assert messages(redis_url), "what was loaded first is claimed while others are loaded"
-
-
-def test_each_entry_is_made_once(app: Celery, schedulers: Callable[..., OnceScheduler]) -> None:
-    """At a start, however many there are, and each asks for the time by itself only if it is told none."""
-    made: Counter[str] = Counter()
-    asked = []
-
-    class Entry(beat.ScheduleEntry):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            made[self.name] += 1
-
-        def default_now(self) -> datetime:
-            asked.append(self.name)
-            return super().default_now()
-
-    class Counting(OnceScheduler):
-        pass
-
-    Counting.Entry = Entry
-    tick = app.conf.beat_schedule["tick"]
-    app.conf.beat_schedule = {"a": tick, "b": {**tick, "last_run_at": None}, "c": tick}
-    schedulers(Counting)
-    assert made == {"a": 1, "b": 1, "c": 1, "celery.backend_cleanup": 1}
-    assert asked == ["b"]
 
 
 def test_after_an_outage_only_what_isnt_known_is_loaded(
@@ -879,62 +604,3 @@ def test_after_an_outage_only_what_isnt_known_is_loaded(
     with server.client() as client:
         loads = client.info("commandstats").get("cmdstat_hset", {}).get("calls", 0)
     assert loads < 100
-
-
-@pytest.fixture
-def two_deploys(
-    app: Celery, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
-) -> tuple[RedisServer, OnceScheduler, OnceScheduler]:
-    """A server whose clock can be moved, and two beats that have another definition of ``tick`` each: older, newer."""
-    server = start_redis(faketime=0)
-    app.conf.update(once_beat_redis_url=server.url())
-    beats = []
-    for hours in (1, 2):
-        app.conf.beat_schedule = {"tick": {"task": "tests.tick", "schedule": timedelta(hours=hours)}}
-        beats.append(schedulers())
-        tick_until(beats[-1], lambda: beats[-1].entries.all_loaded, "it has loaded")
-    beats[0].entries.reload("tick")  # as a refused claim does
-    beats[0]._sweep()
-    assert in_force(beats[0]) == definition(beats[1])
-    return server, *beats
-
-
-def definition(scheduler: OnceScheduler) -> str:
-    row = scheduler.entries.get("tick")
-    assert row is not None
-    return row.fingerprint
-
-
-def in_force(scheduler: OnceScheduler) -> str:
-    account = scheduler.store.account("tick")
-    assert account is not None
-    return account.fingerprint
-
-
-def test_a_beat_that_wakes_up_has_its_definition_again(two_deploys: Any) -> None:
-    """While it is frozen for longer than it may be silent the older one counts; then its own does, at once."""
-    server, older, newer = two_deploys
-    for seconds in (4, 8, 12, 16, 17):
-        server.set_clock_offset(seconds)
-        older._sweep()
-    assert in_force(older) == definition(older)
-    newer._sweep()
-    assert newer._recovery.forgotten
-    assert in_force(older) == definition(newer)
-    older.entries.reload("tick")
-    older._sweep()
-    assert in_force(older) == definition(newer), "that one loaded last"
-
-
-def test_after_an_outage_no_beat_takes_anothers_definition(two_deploys: Any) -> None:
-    """The store is away from both for long. The first that is back knows that the other one may still come."""
-    server, older, newer = two_deploys
-    for hours in (1, 2):
-        server.set_clock_offset(hours * 3600)
-        older._sweep()
-        older.entries.reload("tick")
-        older._sweep()
-        assert in_force(older) == definition(newer)
-        newer._sweep()
-        assert not newer._recovery.forgotten
-        assert newer.entries.get("tick").cursor is not None

@@ -15,7 +15,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import redis
 from celery import Celery
 from celery.schedules import crontab
 from processes import wait_until
@@ -33,7 +32,6 @@ from celery_once_beat.errors import (
     VersionConflictError,
 )
 from celery_once_beat.schedules import RRule, Schedule, cron, every, excluding, union
-from celery_once_beat.status import View
 from celery_once_beat.windows import format_instant, parse_instant
 
 WORK = "apps.once_app.work"
@@ -87,13 +85,6 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert changes[3].definition is not None
     assert changes[3].definition.as_json()["schedule"] == {"type": "interval", "seconds": 60}
     assert {changes[number].definition for number in (0, 1, 2)} == {None}
-
-
-def test_the_same_again_is_no_change(schedules: Schedules) -> None:
-    """A deploy that sets all its schedules changes what is different."""
-    one = schedules.set("a", task="t", schedule=60, by="anna")
-    assert schedules.set("a", task="t", schedule=60, by="bob") == one
-    assert schedules.set("a", task="t", schedule=60, paused=True).version == 2
 
 
 @pytest.mark.long
@@ -240,17 +231,6 @@ def test_arguments_of_the_client_are_checked(redis_url: str) -> None:
     away.close()
 
 
-def test_prefixes_are_apart(redis_url: str) -> None:
-    """Two apps on one Redis don't see each other's."""
-    one, two = (Schedules(url=redis_url, key_prefix=f"once:{name}:") for name in "ab")
-    try:
-        one.set("a", task="t", schedule=60)
-        assert two.get("a") is None
-    finally:
-        one.close()
-        two.close()
-
-
 def test_the_async_twin(redis_url: str) -> None:
     """Each method, awaited; a hundred at once."""
 
@@ -364,71 +344,6 @@ def test_beats_run_what_is_set_while_they_run(system: System, client: Schedules)
     assert {later - start for start, later in itertools.pairwise(of_one)} == {timedelta(seconds=0.5)}
 
 
-@pytest.mark.long
-def test_pause_and_resume_from_anywhere(system: System, client: Schedules) -> None:
-    """The command and the client do the same thing; it holds over a beat's restart."""
-    system.worker().wait_ready()
-    beat = system.beat().wait_ready()
-    client.set("tick", task=WORK, schedule=0.5)
-    wait_executed(system, "tick", 2)
-    client.pause("tick", by="anna", note="too loud")
-    until(lambda: not system.account("tick").open, "every window has its outcome")
-    before = len(executed(system, "tick"))
-    beat.stop()
-    client.set("other", task=WORK, schedule=0.5)
-    beat = system.beat("again").wait_ready()
-    wait_executed(system, "other", 3)
-    assert len(executed(system, "tick")) == before
-    assert "paused" in system.once("pause", "tick")
-    assert client.get("tick").changed_by == "anna", "it was paused already"
-    system.once("resume", "tick")
-    assert not client.get("tick").paused
-    wait_executed(system, "tick", before + 2)
-    assert [change.what for change in client.changes("tick")] == ["resume", "pause", "set"]
-
-
-@pytest.mark.long
-def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedules) -> None:
-    """Its beat and its worker are killed, it is deleted, and a beat that never knew it publishes it again."""
-    system.settings = {"once_beat_lease": 30.0}
-    first = system.beat().wait_ready()
-    client.set("tick", task=WORK, schedule=0.5)
-    until(system.waiting, "a window is published")
-    first.kill()
-    system.worker(env={"kill_point": "worker.body:KILL", "settings": {"once_beat_lease": 1.0}}).wait_ready()
-    start = system.killed_in()
-    client.delete("tick")
-    system.beat("another").wait_ready().wait_log(f"window {start} of 'tick' is overdue, to be published again")
-    system.worker("worker2").wait_ready()
-    until(lambda: start in executed(system, "tick"), "it is executed")
-    until(lambda: not system.account("tick").open, "every window has its outcome")
-
-
-@pytest.mark.long
-def test_a_static_entry_counts(system: System, client: Schedules) -> None:
-    """A deploy brings one of that name: it goes first, said once; without it, the stored one goes on."""
-    system.worker().wait_ready()
-    beat = system.beat("without").wait_ready()
-    client.set("tick", task=WORK, schedule=0.5, args=(0.01,))
-    wait_executed(system, "tick", 2)
-    static = {"tick": {"task": WORK, "every": 0.5}}
-    deployed = system.beat("with", entries=static).wait_ready()
-    deployed.wait_log("schedule 'tick' doesn't run")
-    beat.wait_log("another definition of it later")
-    since = client._store.snapshot().now
-
-    def ran_since() -> list[float]:
-        bodies = system.ledger.read("finish", entry="tick")
-        return [body["seconds"] for body in bodies if parse_instant(body["start"]) > since]
-
-    until(lambda: len(ran_since()) >= 4, "the static one runs")
-    assert {*ran_since()} == {0.05}
-    deployed.stop()
-    until(lambda: system.ledger.read("finish", entry="tick")[-1]["seconds"] == 0.01, "the stored one runs again")
-    assert deployed.log.count("doesn't run") == 1
-    system.check_law = False
-
-
 def test_an_order_is_published_by_a_beat(system: System, client: Schedules) -> None:
     """Run and backfill need neither a broker nor an app; outcomes are counted apart."""
     system.worker().wait_ready()
@@ -448,81 +363,6 @@ def test_an_order_is_published_by_a_beat(system: System, client: Schedules) -> N
     assert status.next == client.next("daily")[0]
     assert [window.state for window in client.history("daily")] == ["done"] * 3
     assert "overdue" not in beat.log
-
-
-@pytest.mark.long
-def test_the_newest_window_is_that_of_the_definition_of_its_time(system: System, client: Schedules) -> None:
-    """The new definition has no window yet: an order runs the last one of the old. What is to come isn't ordered."""
-    system.worker().wait_ready()
-    system.beat().wait_ready()
-    now = datetime.now(timezone.utc)
-    old, new = (crontab(minute=(now - timedelta(minutes=ago)).minute) for ago in (20, 10))
-    client.set("report", task=WORK, schedule=old)
-    changed = client.set("report", task=WORK, schedule=new)
-    until(lambda: system.store.account("report"), "a beat has loaded it")
-    ordered = client.run("report")
-    assert ordered.start.minute in old.minute
-    assert changed.changed_at - timedelta(hours=1) < ordered.start < changed.changed_at
-    wait_executed(system, "report", 1)
-    until(lambda: not system.account("report").open, "its outcome is recorded")
-    assert system.once("run", "report").split()[0] == format_instant(ordered.start)
-    wait_executed(system, "report", 2)
-    coming = format_instant(client.next("report")[0])
-    assert system.once("run", "report", "--window", coming, exit_code=2).endswith("hasn't come yet\n")
-
-
-@pytest.mark.long
-def test_a_redelivered_message_doesnt_carry_out_an_order(system: System, client: Schedules) -> None:
-    """The order runs by its own message, with what the schedule says by then; the earlier one's copy is refused."""
-    system.beat().wait_ready()
-    client.set("tick", task=WORK, schedule=1.0, args=(0.01,))
-    until(system.waiting, "a window is published")
-    client.pause("tick")
-    copy = system.queued()[0]
-    worker = system.worker().wait_ready()
-    until(lambda: (account := system.account()).counts and not account.open, "what is open is done")
-    (start, *_) = executed(system, "tick")
-    worker.stop()
-    system.put(copy)
-    client.set("tick", task=WORK, schedule=1.0, args=(0.02,))
-    ordered = client.run("tick", parse_instant(start))
-    until(lambda: system.waiting() == 2, "the order's message is there too")
-    system.worker("later").wait_ready()
-    until(lambda: system.account().apart.get("done") == 1, "the order is carried out")
-    assert system.ledger.read("finish", entry="tick")[-1]["seconds"] == 0.02
-    assert [event["start"] for event in system.refused()] == [format_instant(ordered.start)]
-
-
-@pytest.mark.long
-def test_people_see_what_is_set(system: System, client: Schedules) -> None:
-    """The commands show it as any other entry; an account is counted over its versions; what is wrong is named."""
-    system.worker().wait_ready()
-    system.beat().wait_ready()
-    client.set("tick", task=WORK, schedule=0.5)
-    wait_executed(system, "tick", 2)
-    client.set("tick", task=WORK, schedule=0.3)
-    wait_executed(system, "tick", len(executed(system, "tick")) + 3)
-    client.set("wrong", task=WORK, schedule=0.5)
-    with redis.Redis.from_url(system.store_url) as raw:
-        raw.hset(client._store.keys.of_entry("def", "wrong"), "text", "{}")
-    status = json.loads(system.once("status", "--json"))
-    known = {entry["entry"]: entry for entry in status["entries"]}
-    assert known["tick"]["schedule"] == "every 0.3 s"
-    assert known["tick"]["kind"] == "scheduled"
-    assert known["tick"]["attention"] == []
-    assert known["wrong"]["kind"] == "left out"
-    assert "tick" in system.once("next", "tick")
-    audit = json.loads(system.once("audit", "--json"))
-    assert [each["verdict"] for each in audit["entries"]] == ["balances"]
-    view = View(Celery("shown", broker=system.broker_url, set_as_current=False), client._settings)
-    try:
-        for name in ("one", "two"):
-            client.set(name, task=WORK, schedule=60)
-            assert {entry.entry for entry in view.snapshot().report.entries} >= {"tick", "wrong", name}
-        client.delete("one")
-        assert "one" not in {entry.entry for entry in view.snapshot().report.entries}
-    finally:
-        view.close()
 
 
 @pytest.mark.parametrize("action", ["KILL", "STOP"])
@@ -600,31 +440,6 @@ def test_an_account_balances_over_all_its_versions(system: System, client: Sched
     client.pause(NAME)
     wait_until(lambda: not system.account(NAME).open, "every window has its outcome", 60)
     assert audit(system)["open"] == 0
-
-
-@pytest.mark.long
-def test_an_account_balances_after_a_deletion(system: System, client: Schedules) -> None:
-    """What was open then, and ends after it was set again, is no window of the new version's."""
-    beat = system.beat().wait_ready()
-    one = set_every(client, 0.5)
-    wait_claimed(system, one.changed_at + timedelta(seconds=1))
-    assert audit(system)["open"] >= 2, "no worker has come so far"
-    client.pause(NAME)
-    client.resume(NAME)
-    assert client.delete(NAME)
-    assert json.loads(system.once("audit", "--json")) == {"balances": True, "entries": []}
-    two = set_every(client, 0.3)
-    before = set(system.account(NAME).open)
-    wait_claimed(system, two.changed_at + timedelta(seconds=1))
-    assert audit(system)["open"] >= 3
-    system.worker().wait_ready()
-    client.pause(NAME)
-    wait_until(lambda: not system.account(NAME).open, "every window has its outcome", 60)
-    account = audit(system)
-    assert account["outcomes"] == {"done": account["defined"]}
-    assert system.account(NAME).apart == {"done": len(before)}, "what was open at the deletion counts apart"
-    assert min(before) < two.changed_at
-    beat.stop()
 
 
 # ------------------------------------------------------------------------------------------------ what it may cost

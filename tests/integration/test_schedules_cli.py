@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -21,7 +20,7 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.client.file import apply, compare, read_file
-from celery_once_beat.errors import NotAppliedError, OnceError, StoreUnavailableError, VersionConflictError
+from celery_once_beat.errors import NotAppliedError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.schedules import Definition
 
 Run = Callable[..., Result]
@@ -105,19 +104,6 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     assert [line.split()[0] for line in run("changes", "report").output.splitlines()] == [
         *("VERSION", "5", "4", "3", "2", "1")
     ]
-
-
-def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules) -> None:
-    """It is set all the same; the output for programs stays as it is."""
-    said = run("set", "report", "proj.wrok", "--every", "1h", "--json")
-    assert json.loads(said.stdout)["task"] == "proj.wrok"
-    assert said.stderr == "once: this app doesn't know the task 'proj.wrok' (did you mean 'proj.work'?)\n"
-    exported = run("export").output
-    schedules.delete("report")
-    said = run("apply", "-f", "-", "--yes", typed=exported)
-    assert said.stdout.endswith("1 applied.\n")
-    assert said.stderr.startswith("once: this app doesn't know the task 'proj.wrok'")
-    assert run("set", "report", "proj.work", "--every", "1h").stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -356,49 +342,6 @@ def test_an_answer_that_is_lost(interrupted: Interrupted, schedules: Schedules, 
     with pytest.raises(NotAppliedError, match=r"^nothing is applied: Redis: no answer$"):
         apply(interrupted, compare(interrupted, read_file(FILE)))
     assert standing(schedules) == before
-
-
-def test_a_redis_that_stays_away(
-    interrupted: Interrupted, schedules: Schedules, start_redis: Callable[..., RedisServer]
-) -> None:
-    """Nobody can take anything back: each name is said with that."""
-    server = start_redis()
-    with closing(Interrupted(url=server.url())) as away:
-        for name in ("a", "c", "d"):
-            away.set(name, task="proj.work", schedule=60)
-        edits = compare(away, read_file(FILE))
-        away.before = ("c", server.kill)
-        with pytest.raises(NotAppliedError) as error:
-            apply(away, edits)
-    said = str(error.value)
-    assert said.startswith("not all is applied: Redis: ")
-    assert [name for name in "abcd" if f"'{name}' (perhaps: Redis: " in said] == ["a", "b", "c"]
-
-
-def test_two_that_apply_at_once(app: Celery, schedules: Schedules) -> None:
-    """Whatever they meet, in the end it is one file or the other, never a mixture that nobody was told of."""
-    files = [
-        json.dumps({"v": 1, "schedules": {
-            str(number): {"task": "t", "schedule": {"type": "interval", "seconds": seconds}} for number in range(40)
-        }})
-        for seconds in (30, 90)
-    ]  # fmt: skip
-    failed: list[OnceError] = []
-
-    def one(text: str) -> None:
-        with closing(Schedules(app)) as client:
-            try:
-                apply(client, compare(client, read_file(text)))
-            except NotAppliedError as exc:
-                failed.append(exc)
-
-    threads = [threading.Thread(target=one, args=(text,)) for text in files]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = {seconds for seconds, _ in standing(schedules).values()}
-    assert len(found) <= 1 or any(str(exc).startswith("not all") for exc in failed)
 
 
 @pytest.mark.long

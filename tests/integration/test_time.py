@@ -45,20 +45,6 @@ def test_clocks_that_jump(system: System) -> None:
     assert system.latest_early() <= 0
 
 
-@pytest.mark.long
-def test_clocks_at_the_ends_of_time(system: System) -> None:
-    """A beat that believes in 1971, one in 2100 and a worker in 2038: each window once, when the server says so."""
-    worker = system.worker(pool="solo", faketime=_until(2038)).wait_ready()
-    beats = [system.beat("early", faketime=_until(1971)), system.beat("late", faketime=_until(2100))]
-    for beat in beats:
-        beat.wait_log("machine's clock is [0-9.]+ s (ahead of|behind) the Redis server's")
-    system.wait_done(4)
-    system.settle(beats)
-    system.check_each_once()
-    assert system.latest_early() <= 0
-    assert worker.alive
-
-
 ENDS = [(1970, 1, 2), (2001, 9, 9), (2038, 1, 20), (2106, 2, 8), (9999, 12, 31)]
 
 
@@ -78,18 +64,6 @@ def test_a_server_at_the_ends_of_time(start_redis, at: tuple[int, int, int]) -> 
     store.close()
 
 
-@pytest.mark.parametrize("year", [1, 1969, 9999])
-def test_a_window_at_the_ends_of_time(redis_url: str, year: int) -> None:
-    """A window that starts before 1970, or on the last day that there is, goes the same way."""
-    store = Store(Settings(redis_url=redis_url))
-    cursor = datetime(year, 12, 31, 23, 58, tzinfo=timezone.utc)
-    load = LoadRequest("entry", "beat", "mark", DAY, EndRules(max_attempts=3, recover=True, grace=None), known=cursor)
-    loaded = store.load_many([load])[0]
-    assert isinstance(loaded, Loaded)
-    _execute(store, loaded.cursor, datetime(max(year, loaded.cursor.year), 12, 31, 23, 59, tzinfo=timezone.utc))
-    store.close()
-
-
 def _execute(store: Store, cursor: datetime, start: datetime) -> None:
     window = WindowKey("entry", start)
     claimed = store.claim_many("beat", [ClaimRequest(window, cursor, "mark", expires=60.0)])[0]
@@ -101,10 +75,6 @@ def _execute(store: Store, cursor: datetime, start: datetime) -> None:
     account = store.account("entry")
     assert account is not None
     assert account.counts == {"done": 1}
-
-
-def _until(year: int) -> float:
-    return (datetime(year, 6, 1, tzinfo=timezone.utc) - datetime.now(timezone.utc)).total_seconds()
 
 
 @pytest.mark.long

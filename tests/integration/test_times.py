@@ -11,7 +11,7 @@ import redis
 from stage import ENTRY, MINUTE, Stage
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.store.model import BOUNDS, Histogram
+from celery_once_beat.store.model import Histogram
 from celery_once_beat.windows import format_instant
 
 INF = float("inf")
@@ -90,19 +90,6 @@ def test_a_window_is_counted_where_it_ends(
     }
 
 
-def test_counters_grow(stage: Stage) -> None:
-    """With each window the one counter of each of the three, and the sums; what has begun once stays counted."""
-    for number in range(1, 25):
-        begin(stage, queued=number, ran=20_000 if number % 2 else 100_000)
-        stage.finish("A", "failed" if number % 3 else "done")
-        next_window(stage)
-        assert counts(stage) == {"late": number, "queued": number, "ran": number}
-    found = times(stage)
-    assert found["queued"] == Histogram({50: 24}, sum(range(1, 25)))
-    assert found["ran"].counts == {60_000: 12, 300_000: 12}
-    assert found["late"].counts == {INF: 24}
-
-
 ENDS = {
     "dead, then done": (["claim", "confirm", "begin", "lapse", "overdue", "take", "begin B", "finish B"], (1, 0, 1)),
     "retried, then done": (["claim", "confirm", "begin", "hand_over", "begin again", "finish"], (1, 0, 1)),
@@ -135,15 +122,6 @@ def test_what_is_known_of_each_end(stage: Stage, end: str) -> None:
     assert counts(stage) == {"late": late, "queued": queued, "ran": ran}
 
 
-def test_they_outlive_a_changed_definition(stage: Stage) -> None:
-    """A deploy doesn't begin them anew: the conservation law doesn't need that of them."""
-    begin(stage)
-    stage.finish("A")
-    stage.load(mark="another", loaded_at=0)
-    assert stage.counts() == {}
-    assert counts(stage) == {"late": 1, "queued": 1, "ran": 1}
-
-
 #: Counting one more window in these isn't possible, so they stay as they are.
 UNCOUNTED = [
     "garbage", "", "1 2", "nan 2 3 l50:1", "1 2 3 linf:x", f"1 2 3 linf:{'9' * 15}", f"{'9' * 15} 2 3 linf:1",
@@ -174,28 +152,6 @@ def test_garbage_stops_nothing(stage: Stage, garbage: str) -> None:
         assert len(str(account.times).splitlines()) == 1
     else:
         assert garbage.startswith(("1 2 3 l50:1 ", "999", "1 2 3 linf:999")), "only what looks like ours is read"
-
-
-def test_the_longest_text_is_short(stage: Stage) -> None:
-    """It is bounded, however long an entry lives: 33 counters and three sums, none of more than 15 digits."""
-    bounds = [*BOUNDS, "inf"]
-    full = " ".join(f"{letter}{bound}:{'9' * 14}" for letter in "lqr" for bound in bounds)
-    stage.raw.hset(stage.entry_key, "times", f"{'9' * 14} {'9' * 14} {'9' * 14} {full}")
-    begin(stage)
-    stage.finish("A")
-    text = stage.raw.hget(stage.entry_key, "times")
-    assert len(text) < 1000
-    assert counts(stage)["late"] == 11 * (10**14 - 1) + 1
-
-
-def test_they_are_read_whatever_the_bounds(stage: Stage) -> None:
-    """Another version may count in other buckets."""
-    stage.raw.hset(stage.entry_key, "times", "10 20 30 l7:1 q123456789:2 rinf:3 l50:4")
-    assert times(stage) == {
-        "late": Histogram({7: 1, 50: 4}, 10),
-        "queued": Histogram({123456789: 2}, 20),
-        "ran": Histogram({INF: 3}, 30),
-    }
 
 
 def test_they_cost_no_command(stage: Stage) -> None:

@@ -19,13 +19,11 @@ from celery.schedules import crontab
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
-from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
 from celery_once_beat.status.report import LastStatuses, make_report
-from celery_once_beat.store import Lookup
 from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
@@ -147,68 +145,6 @@ def test_an_entry_that_raises_hides_no_other(app: Celery, views: Any) -> None:
     assert {shown[name].kind for name in "abc"} == {"scheduled"}
 
 
-def test_what_is_the_same_stays_the_same_object(app: Celery, views: Any) -> None:
-    """Also where the schedule was loaded again: whoever compares thousands of entries is done at once."""
-    made = views()
-    fill(app, made, 2)
-    loaded = [load_schedule(app, Settings.from_app(app)) for _ in range(2)]
-    overview = view.take_snapshot(made._lookup, loaded[0])
-    told = LastStatuses()
-    first, again = (make_report(overview, schedule, told).entries for schedule in loaded)
-    assert len(first) == 3
-    assert all(one is other for one, other in zip(first, again, strict=True))
-
-
-def test_a_look_that_breaks_off_hides_nothing(
-    app: Celery, views: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It found what has changed, and Redis went away before that was read: the next look reads it."""
-    made = views()
-    fill(app, made, 2)
-    made.snapshot()
-    made._store.pause("b")
-    add_failures = Lookup._add_failures
-
-    def away(*_: Any) -> None:
-        raise StoreUnavailableError("Redis: gone")
-
-    monkeypatch.setattr(Lookup, "_add_failures", away)
-    with pytest.raises(StoreUnavailableError):
-        made.snapshot()
-    monkeypatch.setattr(Lookup, "_add_failures", add_failures)
-    assert [entry.entry for entry in made.snapshot().report.entries if entry.paused] == ["b"]
-
-
-def test_a_backfill_is_told_in_place_of_what_was(app: Celery, views: Any) -> None:
-    """A window that is opened once more is there once: open, then as it ended the second time."""
-    made = views(windows=10)
-    loaded = load_schedule(app, Settings.from_app(app))
-    rows = list(loaded.entries)
-    filled.load(made._store, rows, timedelta(minutes=61))
-    windows = filled.claim(made._store, rows)
-    filled.execute(made._store, windows, "failed")
-    (window,) = [window for window in windows if window.entry == "a"]
-    made._store.backfill(window, "order")
-    (story,) = made.snapshot().windows["a"]
-    assert (story.state, story.open is not None) == ("published", True)
-    filled.execute(made._store, [window], "done")
-    (story,) = made.snapshot().windows["a"]
-    assert story.state == "done"
-
-
-def test_an_older_record_that_cant_be_read(app: Celery, views: Any, redis_url: str) -> None:
-    """It is a trouble of its entry, as long as it is among those that are shown."""
-    made = views(windows=10)
-    fill(app, made, 2)
-    with redis.Redis.from_url(redis_url) as client:
-        client.rpush(made._store.keys.of_entry("history", "b"), "garbage")
-    for _ in range(2):
-        entries = {entry.entry: entry for entry in made.snapshot().report.entries}
-        # Not whether they need attention at all: at a full hour each has a window that no beat claims.
-        unread = [any("can't be read" in why for why in entries[name].attention) for name in "abc"]
-        assert unread == [False, True, False]
-
-
 class FromDatabase(Scheduler):
     """A scheduler whose entries come from elsewhere, as a database's do."""
 
@@ -243,20 +179,6 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert names() == {"a", "b", "c"}
 
 
-def test_a_schedule_that_is_read_again(app: Celery) -> None:
-    """What is the same goes on as the same object; what left is gone, also from what is wrong."""
-    app.conf.beat_schedule.update(wrong={**HOUR, "options": {"once": {"leese": 1}}})
-    known = load_schedule(app, Settings.from_app(app)).entries
-    a, b = known.get("a"), known.get("b")
-    assert list(known.wrong) == ["wrong"]
-    del app.conf.beat_schedule["wrong"], app.conf.beat_schedule["c"]
-    app.conf.beat_schedule["b"] = {**HOUR, "schedule": timedelta(hours=2)}
-    again = load_schedule(app, Settings.from_app(app), known=known).entries
-    assert again is known
-    assert (again.get("a") is a, again.get("b") is b) == (True, False)
-    assert ({entry.name for entry in again}, again.wrong) == ({"a", "b"}, {})
-
-
 def test_names_that_are_none(app: Celery, views: Any) -> None:
     """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
     app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
@@ -266,9 +188,3 @@ def test_names_that_are_none(app: Celery, views: Any) -> None:
         **dict.fromkeys("abc", "scheduled"),
         **dict.fromkeys(("5", "None", "half \udcff", "('a',)"), "left out"),
     }
-
-
-def test_a_scheduler_that_isnt_there(views: Any) -> None:
-    """It is said at the start."""
-    with pytest.raises(SettingError, match="found 'nowhere:Scheduler'"):
-        views(scheduler="nowhere:Scheduler")

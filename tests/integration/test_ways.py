@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from processes import Processes, environ, wait_until
+from processes import Processes, environ
 
 from examples.ways import command
 from examples.ways.a_lock_row.__main__ import WAY
 from examples.ways.command import faults, main, table
 from examples.ways.f_one_beat import REDBEAT
-from examples.ways.ledger import Event, Ledger
-from examples.ways.node import timer
+from examples.ways.ledger import Event
 from examples.ways.story import OURS, OWN
-from examples.ways.verdict import Owed, Verdict, judge, windows_of
+from examples.ways.verdict import Owed, Verdict, judge
 
 pytestmark = pytest.mark.xdist_group("ways")
 
@@ -112,24 +110,6 @@ def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
 
 
 @pytest.mark.long
-def test_what_failed_is_tried_again_once_a_window(played: tuple[int, str, Path]) -> None:
-    """Way B: however many nodes and beats there are."""
-    own, ours = re.findall(
-        r"windows that failed at first: (\d); so often each was tried again: (.*)$", played[1], re.MULTILINE
-    )
-    assert own[0] < ours[0], "a dead node's share isn't even tried"
-    assert ours == ("4", "1, 1, 1, 1")
-
-
-@pytest.mark.long
-def test_keys_expire_by_themselves(played: tuple[int, str, Path]) -> None:
-    """Way E: a table keeps every key, Redis those of the last seconds."""
-    assert int(re.findall(r"(\d+) keys are in the table", played[1])[0]) >= 16
-    ((left, windows),) = re.findall(r"(\d+) keys are left of (\d+) windows that had 2 each; all keys expire", played[1])
-    assert int(left) < int(windows)
-
-
-@pytest.mark.long
 def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
     """Way F: RedBeat's where that is installed."""
     assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]
@@ -153,29 +133,6 @@ def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
     own, ours = (tuple(map(int, row[2:])) for row in ROW.findall(way.log))
     assert own[3] >= 2
     assert ours == (8, 8, 0, 0)
-
-
-@pytest.mark.long
-def test_a_way_that_is_interrupted_leaves_nothing_behind(procs: Processes, tmp_path: Path) -> None:
-    """SIGTERM while a node stands still: it ends all nodes and the server, and says that it was interrupted."""
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    way = procs.start(
-        [sys.executable, "-m", "examples.ways.c_set_nx"],
-        name="way",
-        env={"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)},
-    )
-    try:
-        wait_until(lambda: "stands still" in way.log, "a node stands still", 120)
-        started = processes_in(directory)
-    finally:
-        way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
-        code = way.wait(timeout=60)
-    assert len(started) == 4
-    assert code == 130
-    assert "interrupted" in way.log
-    assert list(directory.iterdir()) == []
-    wait_until(lambda: not processes_in(directory), "every process has ended", 30)
 
 
 # --------------------------------------------------------------------------------------------- how it is judged
@@ -260,42 +217,4 @@ def test_a_wrong_verdict_is_seen(
     assert len(ROW.findall(printed)) == 2
 
 
-def test_windows_that_are_owed_are_the_schedules() -> None:
-    """Whole multiples of the interval, after one time and up to another, each with the start before it."""
-    assert list(windows_of("job", 3600, TEN, TWELVE)) == OWED
-    assert list(windows_of("job", 3600, TEN - 0.5, ELEVEN - 0.5)) == [Owed("job", TEN, TEN - 3600)]
-    assert str(OWED[0]) == "job 11:00:00"
-
-
 # --------------------------------------------------------------------------------------------- what a node has
-
-
-def test_a_ledger_keeps_what_each_node_wrote(tmp_path: Path) -> None:
-    """Of each writer in order, whole lines only, nothing twice."""
-    reader = Ledger(tmp_path / "ledger")
-    assert reader.news() == []
-    for who in ("node-1", "node-2"):
-        Ledger(tmp_path / "ledger", who).write("done", "job", ELEVEN, None)
-    with (tmp_path / "ledger").open("ab") as file:
-        file.write(b'{"kind": "sta')
-    news = reader.news()
-    assert [(event.who, event.entry, event.start, event.since) for event in news] == [
-        ("node-1", "job", ELEVEN, None),
-        ("node-2", "job", ELEVEN, None),
-    ]
-    assert reader.news() == []
-
-
-def test_a_timer_yields_whole_multiples(capsys: pytest.CaptureFixture[str]) -> None:
-    """None of them twice or early; those that pass meanwhile are left out."""
-    times = timer(0.2)
-    first = next(times)
-    assert time.time() >= first
-    second = next(times)
-    assert second > first + 0.1
-    time.sleep(0.5)
-    third = next(times)
-    assert third > second + 0.5
-    for due in (first, second, third):
-        assert due / 0.2 == pytest.approx(round(due / 0.2))
-    assert capsys.readouterr().out == "node ready.\n"
