@@ -89,21 +89,6 @@ def test_server_forgets_or_keeps(start_redis: Callable[..., RedisServer]):
             assert client.get("kept") == ("yes" if appendonly else None)
 
 
-@pytest.mark.long
-def test_paused_server_hangs(start_redis: Callable[..., RedisServer]):
-    """A paused server keeps its connections and answers nothing until it goes on."""
-    import redis
-
-    server = start_redis()
-    with server.client(socket_timeout=5, retry=None) as client:
-        assert client.ping()
-        server.pause()
-        with pytest.raises(redis.TimeoutError):
-            client.ping()
-        server.resume()
-        assert client.ping()
-
-
 def test_key_without_expiry_is_found(any_server: RedisServer):
     """Keys of ours without a time to live are found in every database, and only those."""
     with any_server.client() as first, any_server.client(3) as other:
@@ -275,67 +260,10 @@ def test_what_a_fork_would_be_too_late_for_is_started(
     assert not preloaded().can_become([sys.executable, *words], environ(env))
 
 
-@pytest.mark.long
-def test_beat_with_a_fake_clock(procs: Processes, env: dict[str, str], ledger: Ledger):
-    """A beat's clock can be wrong, and can jump while it runs; the worker's stays right."""
-    procs.start_worker("apps.stock", env=env).wait_ready()
-    beat = procs.start_beat("apps.stock", env=env, scheduler=STOCK, faketime="+3600s")
-
-    def offsets() -> list[int]:
-        """Of each finished window: by how many whole minutes its beat's clock was ahead of the worker's."""
-        return [round((int(event["start"]) - event["at"]) / 60) for event in ledger.read("finish")]
-
-    wait_until(lambda: 60 in offsets(), "a window an hour ahead", timeout=60)
-    beat.set_clock_offset(7200)
-    wait_until(lambda: 120 in offsets(), "a window two hours ahead", timeout=60)
-    assert set(offsets()) == {60, 120}
-
-
 # ------------------------------------------------------------------------------------------ a bare machine
 
-_LACKING = """
-import subprocess
-
-from needs import need
-
-def test_broker(rabbit_server):
-    pass
-
-def test_browser():
-    need("chromium")
-
-def test_shell():
-    hidden = "rabbitmq-server redis-server redis-cli chromium faketime psql"
-    assert subprocess.run(["bash", "-c", f"command -v {hidden}"], capture_output=True).stdout == b""
-    subprocess.run(["bash", "-c", "command -v make grep sed"], check=True)
-"""
 
 
-_WITHOUT_AN_EXTRA = """
-import dataclasses, needs
-
-needs.NEEDS["test-board"] = dataclasses.replace(needs.NEEDS["test-board"], of_wheel=lambda: None)
-"""
-
-
-@pytest.mark.long
-def test_a_bare_machine_leaves_out_and_says_what(procs: Processes, tmp_path: Path):
-    """Without a program or an extra its tests are skipped, no shell finds the program, and the others run."""
-    (tmp_path / "test_lacking.py").write_text(_LACKING)
-    (tmp_path / "without_an_extra.py").write_text(_WITHOUT_AN_EXTRA)
-    board = tmp_path / "board"
-    board.mkdir()
-    (board / "test_pages.py").write_text("import a_driver_that_is_not_there")
-    command = [
-        sys.executable, "-m", "pytest", "-p", "conftest", "-p", "without_an_extra", "-p", "no:cacheprovider",
-        "--rootdir=.", f"--basetemp={tmp_path / 'inner'}", str(tmp_path / "test_lacking.py"), str(board),
-    ]  # fmt: skip
-    env = {"PYTEST_ADDOPTS": "", "ONCE_TEST_BARE": "1", "CI": "true", "PYTHONPATH": f"{TESTS}{os.pathsep}{tmp_path}"}
-    run = procs.start(command, name="pytest", env=env)
-    assert run.wait(180) == 0, run.log
-    lacked = r"^left out: 3 tests that need chromium, rabbitmq-server, test-board; to run them: "
-    assert re.search(lacked, run.log, re.MULTILINE)
-    assert "pip install -e '.[test-board]'" in run.log
 
 
 def test_what_a_machine_lacks_is_left_out_but_not_in_ci(

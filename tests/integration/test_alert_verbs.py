@@ -136,41 +136,6 @@ def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: s
     assert left(stage) == {}
 
 
-def test_each_end_of_a_window_is_told(stage: Stage) -> None:
-    """The window ran again by order, and failed again."""
-    end(stage, "failed", "first")
-    stage.backfill()
-    stage.execute("B", "failed", failure="second")
-    assert [alert.ended.failure for alert in take(stage)] == ["first", "second"]
-
-
-def test_an_end_says_what_failed_before(stage: Stage) -> None:
-    """Its execution failed and was to run again; then somebody gave the window up."""
-    stage.claim()
-    stage.confirm()
-    stage.execute("A", "failed", again_after=60.0, failure="ValueError: no")
-    stage.abandon()
-    assert [alert.ended.failure for alert in take(stage) if alert.kind == "ended"] == ["ValueError: no"]
-
-
-@pytest.mark.parametrize("again", ["open", "done"])
-def test_an_end_is_told_that_was_ordered_again_before(stage: Stage, again: str) -> None:
-    """It ended in a failure, and somebody is to be told; how late it is goes by how it stands now."""
-    end(stage, "failed", "ValueError: no")
-    stage.backfill()
-    if again == "done":
-        stage.begin("B")
-        stage.finish("B")
-    late_in(stage, 0)
-    alert, *late = take(stage)
-    assert (alert.ended.outcome, alert.ended.failure) == ("failed", "ValueError: no")
-    assert [(each.kind, each.ended, each.deadline is None) for each in late] == (
-        [("late", None, False)] if again == "open" else []
-    )
-    sent(stage, alert, *late)
-    assert left(stage) == {}
-
-
 def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     """A claim that passes over some tells of each; while the entry is paused somebody orders it, and nobody is told."""
     stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
@@ -180,13 +145,6 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     stage.store.pause(ENTRY)
     stage.claim(start=nth(6), since=nth(4), mode="pass", missed=[nth(5), nth(6)], missed_count=2)
     assert take(stage) == []
-
-
-def test_windows_that_are_passed_over_are_told_only_on_failure(stage: Stage) -> None:
-    """An entry that has a deadline alone keeps nothing of them."""
-    stage.load(deadline=900.0)
-    stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
-    assert left(stage) == {"late": 1}
 
 
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
@@ -277,17 +235,6 @@ def test_an_alert_is_for_nobody(stage: Stage, how: str) -> None:
     assert left(stage) == {"late": 1, "ends": 1}
 
 
-def test_without_the_settings_nothing_is_kept(any_url: str) -> None:
-    """Of an entry that sets none of them there is nothing to tell, and its hash has nothing more."""
-    stage = Stage(any_url)
-    stage.load(**ALL)
-    stage.load()
-    end(stage, "failed")
-    assert left(stage) == {}
-    assert "streak" not in stage.raw.hkeys(stage.entry_key)
-    stage.close()
-
-
 @pytest.mark.parametrize("field", ALL)
 def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> None:
     """The other two settings say nothing of each end."""
@@ -308,30 +255,6 @@ def test_late_in_each_state(stage: Stage, state: str) -> None:
     alerts = take(stage)
     assert [(alert.kind, alert.window) for alert in alerts] == [("late", stage.window)] * is_open
     stage.raw.delete(key(stage, "late"))
-
-
-def test_nothing_is_left_of_an_entry_that_the_store_lost(stage: Stage) -> None:
-    """What is said of its windows makes no key that lives for ever."""
-    stage.claim()
-    alert = take_one(stage)
-    stage.raw.delete(stage.entry_key)
-    sent(stage, alert)
-    assert not stage.raw.exists(stage.entry_key)
-    assert left(stage) == {}
-
-
-@pytest.mark.parametrize("garbage", ["counter", "entry"])
-def test_a_counter_that_cannot_be_read_says_nothing_twice(stage: Stage, garbage: str) -> None:
-    """The counter is for people; what was sent is sent."""
-    stage.claim()
-    alert = take_one(stage)
-    if garbage == "counter":
-        stage.raw.hset(stage.entry_key, "late", "garbage")
-    else:
-        stage.raw.delete(stage.entry_key)
-        stage.raw.set(stage.entry_key, "garbage", ex=60)
-    sent(stage, alert)
-    assert left(stage) == {}
 
 
 def test_alerts_that_nobody_takes_have_a_bound(stage: Stage) -> None:
@@ -367,26 +290,6 @@ def test_a_foreign_key_stops_no_window(stage: Stage, what: str) -> None:
         assert isinstance(reply, StoreDataError)
         assert key(stage, what) in str(reply)
     assert stage.store.account(ENTRY).counts == {"failed": 1, "done": 1}
-
-
-@pytest.mark.parametrize(("field", "outcome"), [("deadline", "done"), ("pause_after_failures", "failed")])
-def test_garbage_that_an_end_would_meet(stage: Stage, field: str, outcome: str) -> None:
-    """The body doesn't run: its end couldn't be recorded, so it would run again and again."""
-    stage.claim()
-    stage.confirm()
-    stage.raw.hset(stage.entry_key, field, "garbage")
-    with pytest.raises(StoreDataError, match=f"field {field}: found garbage"):
-        stage.begin("A")
-    stage.raw.hset(stage.entry_key, field, {"deadline": "900000", "pause_after_failures": "2"}[field])
-    stage.execute("A", outcome)
-
-
-def test_a_streak_that_is_none(stage: Stage) -> None:
-    """Foreign text counts as no failure, and stops no end."""
-    stage.claim()
-    stage.raw.hset(stage.entry_key, "streak", "garbage")
-    stage.execute("A", "failed")
-    assert stage.raw.hget(stage.entry_key, "streak").startswith("1 ")
 
 
 EVENT = {"window": f"{ENTRY}@{format_instant(nth(1))}", "kind": "ended", "at": "12", "what": "failed 12 Boom"}

@@ -258,18 +258,6 @@ def test_what_is_put_off_gives_its_turn(make: Any) -> None:
     assert isinstance(tick.begin(2), Begun)
 
 
-def test_a_fence_grows_over_its_windows_own(make: Any) -> None:
-    """Also where the entry's was lost, or a window of its entry began under a clock that is ahead."""
-    tick = make()
-    first = tick.begin(1).fence
-    tick.die(1)
-    key, ahead = tick.store.entry_key("tick"), first + 10**9
-    account = f"w:{format_instant(tick.start(1))}"
-    tick.raw.hset(key, account, tick.raw.hget(key, account).replace(str(first), str(ahead)))
-    assert tick.begin(1, "again").fence == ahead + 1
-    assert tick.begin(2).fence == ahead + 2
-
-
 def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
     """buffer_one: it is overdue, or published; newer ones wait behind it."""
     tick = make(overlap="buffer_one")
@@ -401,17 +389,6 @@ def test_one_that_ends_while_it_waits_blocks_nobody(make: Any, how: str) -> None
     assert tick.counts == {how: 1, "done": 1}
 
 
-def test_one_that_ends_in_its_turn_gives_it(make: Any) -> None:
-    """Its message had expired or was revoked: the next one is overdue."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.begin(3)
-    assert tick.due_after_end(1) == [2]
-    assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked")
-    assert tick.due() == [3]
-
-
 def test_the_end_of_the_grace(make: Any) -> None:
     """A window that waits is missed when its grace is over: a beat is told in time."""
     tick = make(overlap="buffer_all", grace=(datetime.now(timezone.utc) - START).total_seconds())
@@ -513,15 +490,6 @@ def test_the_policy_changes_while_windows_wait(make: Any, overlap: str) -> None:
     assert tick.due_after_end(3) == []
 
 
-def test_a_task_says_it(make: Any) -> None:
-    """The entry says nothing, so the task counts; those that wait go on, whoever ends."""
-    tick = make()
-    begin = {"overlap": "buffer_all"}
-    assert tick.begin(1, **begin).end_at_once
-    assert tick.begin(2, **begin) == Waits(tick.start(1))
-    assert tick.due_after_end(1) == [2]
-
-
 def test_a_copy_of_what_waits(make: Any) -> None:
     """Begun again by another copy it waits still; an older retry's copy is refused."""
     tick = make(overlap="buffer_all")
@@ -616,32 +584,3 @@ def test_for_what_each_waits(make: Any) -> None:
     assert waits() == {2: 3, 4: 3}
     tick.end(3)
     assert waits() == {2: None, 4: 2}, "it has begun before"
-
-
-def test_no_slot_and_skip(make: Any) -> None:
-    """What waits for a slot counts as active: a newer one is skipped."""
-    tick = make(overlap="skip")
-    assert tick.begin(1, no_slot="reports") == Waits(None)
-    assert tick.begin(2) == Closed("skipped")
-    assert isinstance(tick.begin(1), Begun)
-
-
-def test_no_slot_and_allow(make: Any) -> None:
-    """Without an overlap policy each waits by itself."""
-    tick = make()
-    assert tick.begin(1, no_slot="reports") == Waits(None)
-    assert isinstance(tick.begin(2), Begun)
-    tick.raw.config_resetstat()
-    assert tick.end(2) == Finished()
-    assert "cmdstat_hgetall" not in tick.raw.info("commandstats"), "an end looks at none of those that wait"
-
-
-def test_a_buffer_is_set_while_windows_wait_for_slots(make: Any) -> None:
-    """From then on windows of the entry wait for each other, too."""
-    tick = make()
-    assert tick.begin(1, no_slot="reports") == Waits(None)
-    assert isinstance(tick.begin(2), Begun)
-    tick.load(overlap="buffer_all")
-    assert isinstance(tick.begin(3), Begun)
-    assert tick.begin(1) == Waits(tick.start(3))
-    assert tick.due_after_end(3) == [1]

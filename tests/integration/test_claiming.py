@@ -127,19 +127,6 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     assert b.cursor == T0
 
 
-def test_a_one_off_runs_once_though_the_store_lost_its_data(beat: Beat) -> None:
-    """What this beat knows of it counts then."""
-    entry = beat.entry("a")
-    entry.schedule.one_off = True
-    beat.load(entry)
-    assert starts(beat.claim(1)) == [("a", 1)]
-    with redis.Redis.from_url(beat.settings.redis_url) as client:
-        client.flushall()
-    beat.rows.restart()
-    beat.claiming.load(["beat-1"])
-    assert starts(beat.claim(5)) == []
-
-
 def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """After an outage the latest window runs; how many are missed, up to which, is noted and logged in one line."""
     beat.load(beat.entry("a"))
@@ -230,30 +217,6 @@ def test_an_unanswered_claim_that_was_not_carried_out(
         assert [count for _, count in claims.missed] == [9]
 
 
-def test_a_write_that_no_replica_has_wins_nothing(new_beat: Callable[..., Beat], redis_url: str) -> None:
-    """An uncertain claim is never published on; it is asked for again, and then it is the same beat's."""
-    beat = new_beat(redis_url)
-    beat.load(beat.entry("a"))
-    beat.store._trip.settings = replace(beat.settings, wait_replicas=1)  # the replica has gone
-    claims = beat.claim(1)
-    assert isinstance(claims.away, UncertainWriteError)
-    assert not claims.won
-    assert not claims.lost
-    beat.store._trip.settings = replace(beat.settings, wait_replicas=0)  # as if the replica were back
-    assert starts(beat.claim(1)) == [("a", 1)]
-
-
-def test_a_definition_that_changed_behind_the_rows(beat: Beat) -> None:
-    """Nothing of it is claimed: it has to be loaded first."""
-    beat.load(beat.entry("a"), beat.entry("b"))
-    beat.schedule["a"] = beat.entry("a", 30.0)
-    claims = beat.claim(1)
-    assert claims.replaced
-    assert starts(claims) == [("b", 1)]
-    del beat.schedule["b"]
-    assert not beat.claim(2).won, "nor of one that is gone"
-
-
 def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing of it is claimed until it is resumed; the next load reads that. Each is said once."""
     beat.load(beat.entry("a"), beat.entry("b"))
@@ -328,32 +291,6 @@ def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.
     said = [getattr(record, "action", "") for record in caplog.records]
     assert [action for action in said if "cursor" in action] == ["entry_cursor_ahead", "entry_cursors_reached"]
     assert not beat.claiming.behind
-
-
-def test_a_start_asks_no_more_once_redis_is_away(
-    new_beat: Callable[..., Beat], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked for ahead fails at the same time: a tick hangs for as long as one call does."""
-    monkeypatch.setattr("celery_once_beat.beat.claiming.CHUNK", 2)
-    server = start_redis()
-    with Proxy(server.port) as proxy:
-        beat = new_beat(proxy.url())
-        load_many, asked = beat.store.load_many, []
-
-        def counted(requests: Any, *rest: Any) -> Any:
-            asked.append(requests)
-            return load_many(requests, *rest)
-
-        monkeypatch.setattr(beat.store, "load_many", counted)
-        beat.store.close()  # it connects anew
-        proxy.away = True
-        with pytest.raises(StoreUnavailableError):
-            beat.load(*[beat.entry(f"entry-{number}") for number in range(9)])
-        assert len(asked) == 2
-        assert len(beat.rows.unloaded()) == 9
-        proxy.away = False
-        beat.claiming.load(["beat-1"])
-        assert not beat.rows.unloaded()
 
 
 def test_a_beat_that_is_told_to_end_waits_for_no_server(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:

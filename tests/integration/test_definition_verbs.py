@@ -168,18 +168,6 @@ def test_a_new_one_counts_from_when_it_was_set(stage: Defined) -> None:
     assert again.cursor > made.at
 
 
-def test_what_was_owed_before_any_beat_came_stays_owed(stage: Defined) -> None:
-    """It counts from when it was made, not from its last change; after a deletion from when it was made again."""
-    made = stage.set()
-    stage.set("two")
-    assert stage.load_it().cursor == made.at
-    stage.raw.delete(stage.entry_key)
-    stage.delete()
-    again = stage.set("three")
-    stage.set("four")
-    assert stage.load_it().cursor == again.at
-
-
 def test_what_was_owed_stays_owed(stage: Defined) -> None:
     """The cursor stays where it was: windows up to the change are found by the old definition."""
     made = stage.set()
@@ -191,20 +179,6 @@ def test_what_was_owed_stays_owed(stage: Defined) -> None:
     assert stage.load_it().cursor == made.at
     assert isinstance(stage.claim_it(made.at + timedelta(microseconds=1)), r.Claimed)
     assert changed.at == stage.known.since
-
-
-def test_the_account_begins_anew(stage: Defined) -> None:
-    """What the old definition did is no part of the new one's law."""
-    stage.set()
-    loaded = stage.load_it()
-    window = WindowKey(ENTRY, loaded.cursor + SECOND)
-    assert isinstance(stage.claim_it(window.start), r.Claimed)
-    begun = stage.store.begin(window, "A", LEASE)
-    stage.set("two")
-    assert isinstance(begun, r.Begun)
-    assert stage.store.finish(r.Ending(window, "A", begun.fence, "done")) == r.Finished()
-    account = stage.store.account(ENTRY)
-    assert (account.counts, account.apart, account.since) == ({}, {"done": 1}, window.start)
 
 
 def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:

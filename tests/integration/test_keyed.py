@@ -6,14 +6,12 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import datetime, timedelta, timezone
-from enum import Enum
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 import redis
@@ -24,7 +22,7 @@ from servers import free_port
 from system import System
 
 from celery_once_beat import OnceTask, Window, once
-from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
@@ -113,27 +111,6 @@ def test_what_runs_after_its_call_is_refused(redis_url: str) -> None:
     ):  # fmt: skip
         with pytest.raises(SettingError, match=rf"found \S*{name}, whose body runs after its call, expected a plain f"):
             once("later", **YEARLY, url=redis_url)(function)
-
-
-def test_what_only_its_result_shows_to_run_later_has_failed(redis_url: str, raw: redis.Redis) -> None:
-    """A wrapper that returns a coroutine or a generator: it is closed, and the window isn't done."""
-
-    async def coroutine() -> None:
-        pytest.fail("it ran")
-
-    def generator() -> Iterator[None]:
-        yield
-
-    async def both() -> AsyncIterator[None]:
-        yield
-
-    loop = asyncio.new_event_loop()
-    for number, made in enumerate((coroutine, generator, both, loop.create_future)):
-        later = once(f"later-{number}", **YEARLY, url=redis_url)(partial(lambda made: made(), made))
-        with pytest.raises(SettingError, match=r"found .*<lambda>, whose body runs after its call"):
-            later()
-    loop.close()
-    assert {raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")} == {"failed"}
 
 
 def in_another_context(call: Callable[[], Any]) -> Any:
@@ -258,13 +235,6 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
         assert window.end > before
 
 
-def test_redis_away(redis_url: str) -> None:
-    """Nothing runs, and it is said."""
-    away = f"redis://127.0.0.1:{free_port()}/0"
-    with pytest.raises(StoreUnavailableError), once("away", **YEARLY, url=away):
-        pytest.fail("it ran")
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -321,22 +291,6 @@ def test_a_wrong_key(key: Any) -> None:
             SettingError, match=r"^key: found .*, expected a text of 1 to 1024 bytes, an int, a UUID, or a t"
         ):
             call()
-
-
-def test_keys_are_told_from_each_other(redis_url: str) -> None:
-    """A text, a number, a UUID and a tuple of these each name windows of their own; a number is its text."""
-
-    class Kind(str, Enum):
-        MAIL = "mail"
-
-    user = UUID(int=7)
-    keys = ["mail", 7, user, ("mail", 7), ("mail", "7,8"), ("mail", "7", "8"), ("mail:7",), "mail:7", (user, -1)]
-    for key in keys:
-        with once(key, **YEARLY, url=redis_url) as window:
-            assert window is not None
-    for key in [*keys, Kind.MAIL, "7", str(user), ("mail", "7")]:
-        with once(key, **YEARLY, url=redis_url) as window:
-            assert window is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import redis
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.model import Acquired, FreeSlots, Full
 from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -86,15 +86,6 @@ def test_there_are_so_many(slots: Slots) -> None:
     assert slots.held() == 0
     for key in slots.raw.scan_iter("*limit*"):
         assert slots.raw.ttl(key) != -1
-
-
-def test_they_wait_in_the_order_in_which_they_came(slots: Slots) -> None:
-    """Two hundred that ask within a second, and no two at once."""
-    numbers = [*range(1, 201)]
-    for number in numbers:
-        assert slots.acquire(number, most=0) == Full()
-    waiting = slots.raw.zrange(slots.keys["waiting"], 0, -1)
-    assert waiting == [f"{w.entry}@{format_instant(w.start)}" for w in slots.windows(*numbers)]
 
 
 def test_no_slot_is_kept(slots: Slots) -> None:
@@ -176,15 +167,6 @@ def test_another_execution_of_the_same_window(slots: Slots) -> None:
     slots.release(1, "B:d:e")
     assert slots.held() == 0
     assert not slots.renew(1, "B:d:e"), "a renewal that comes behind the end makes no slot anew"
-
-
-def test_a_workers_main_process_knows_the_delivery(slots: Slots) -> None:
-    """It gives back what its child held; not what another delivery holds whose name begins alike."""
-    slots.acquire(1, "worker:abc:e1")
-    slots.release(1, "worker:ab")
-    assert slots.held() == 1
-    slots.release(1, "worker:abc")
-    assert slots.held() == 0
 
 
 def test_a_beat_with_more_slots_than_workers(slots: Slots) -> None:

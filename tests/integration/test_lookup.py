@@ -12,8 +12,6 @@ from processes import wait_until
 
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.status.lateness import late_now
-from celery_once_beat.status.lineup import Listed
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
 from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest, Waits
@@ -140,20 +138,6 @@ def test_for_what_windows_wait(teller: Teller) -> None:
     assert waits_for() == [running.start] * 3
     teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done"))
     assert waits_for() == [waiting[0].start, waiting[0].start, None]
-
-
-def test_a_late_window_says_for_what_it_waits(teller: Teller) -> None:
-    """For its turn or for a slot: the same words, whether a beat says it or somebody asks."""
-    limits = EndRules(max_attempts=3, recover=True, grace=None, deadline=1.0)
-    teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
-    first, second, third = (teller.claim() for _ in range(3))
-    teller.store.begin(first, "w@far:1:2", 30.0, overlap="buffer_all")
-    teller.store.begin(second, "w@far:1:3", 30.0, overlap="buffer_all")
-    teller.store.begin(third, "w@far:1:4", 30.0, no_slot="reports")
-    listed = Listed("nightly", "proj.task", "", True, teller.seen(), None, None)
-    of_turn, of_slot = (each for each in late_now(listed, teller.now()) if each.state == "buffered")
-    assert of_turn.why == f"waits for the window of {first.start:%Y-%m-%dT%H:%M:%SZ}"
-    assert of_slot.why == "waits for a slot of the limit 'reports'"
 
 
 def test_refused_copies_are_counted_by_window(redis_url: str) -> None:

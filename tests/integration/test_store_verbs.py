@@ -40,7 +40,6 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
-from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store import Ending, scripts
 from celery_once_beat.store import model as r
@@ -269,16 +268,6 @@ def test_every_state_and_verb_has_its_row() -> None:
 # ------------------------------------------------------------------------------------------ leases that run out
 
 
-def test_a_lease_that_runs_out_by_itself_frees_the_window(stage: Stage) -> None:
-    """Without a renewal the server ends a lease in time, and whoever begins then has the window."""
-    stage.reach("published")
-    assert isinstance(stage.begin("A", lease=3.0), r.Begun)
-    assert isinstance(stage.begin("B"), r.Busy)
-    found = wait_until(lambda: isinstance(reply := stage.begin("B"), r.Begun) and reply, "B begins", 20)
-    assert found.attempt == 2
-    assert stage.renew("A") == r.Stale()
-
-
 def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
     """One look finds the overdue windows of all entries, wherever they lie, and not those that still have time."""
     names = [f"entry-{number}" for number in range(100)]
@@ -293,15 +282,6 @@ def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
     later = stage.store.overdue("beat-1", now + timedelta(seconds=PUBLISH + 1), 100)
     assert sorted(key.entry for shard in later.shards for key in shard) == sorted(names)
     assert later.heartbeat.beats == ("beat-1",)
-
-
-def test_a_member_that_nobody_of_ours_put_there_is_passed_over(stage: Stage) -> None:
-    """Something foreign among the open windows hides none of them."""
-    stage.reach("published")
-    stage.overdue()
-    stage.raw.zadd(stage.open_key, {"foreign": 1, "@": 1, "x@2026-99-99T00:00:00.000000Z": 1})
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 100)
-    assert [key for shard in found.shards for key in shard if key] == [stage.window]
 
 
 def test_a_member_that_is_no_text_is_passed_over(stage: Stage) -> None:
@@ -420,16 +400,6 @@ def test_a_window_that_expires_before_it_begins_is_expired(stage: Stage, at: str
     assert stage.counts() == {"expired": 1}
 
 
-def test_expires_is_the_same_instant_for_all_copies(stage: Stage) -> None:
-    """A repeated claim and a take say when the first message expires; they don't prolong it."""
-    before = stage.now()
-    first = stage.claim(expires=100.0)
-    assert before - 1 <= in_ms(first.expires) - 100_000 <= stage.now() + 1
-    assert stage.claim(expires=100.0) == first
-    stage.overdue()
-    assert stage.take().expires == first.expires
-
-
 @pytest.mark.parametrize("at", ["take", "begin"])
 @pytest.mark.parametrize(("grace", "missed"), [(60.0, True), (3 * 366 * 86_400.0, False)])
 def test_a_window_older_than_grace_that_never_began_is_missed(
@@ -483,16 +453,6 @@ def test_grace_doesnt_end_what_began(stage: Stage, how: str) -> None:
     stage.overdue()
     assert isinstance(stage.take(), r.Taken)
     assert isinstance(stage.begin("B", 1), r.Begun)
-
-
-def test_grace_doesnt_end_a_backfill(stage: Stage) -> None:
-    """What a person orders runs, however old the window is."""
-    stage.load(grace=1.0)
-    stage.start = T0 - 60 * MINUTE
-    assert isinstance(stage.backfill(), r.Claimed)
-    stage.overdue()
-    assert isinstance(stage.take(), r.Taken)
-    assert isinstance(stage.begin(), r.Begun)
 
 
 def _is_ahead(stage: Stage, before: int, seconds: float, within: float = 1000) -> bool:
@@ -649,15 +609,6 @@ def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
     stage.close()
 
 
-def test_an_overlap_that_is_none_of_ours(stage: Stage) -> None:
-    """A window begins whatever foreign text says of overlap, and nobody waits for its end."""
-    stage.claim()
-    stage.raw.hset(stage.entry_key, "overlap", "skip or not")
-    begun = stage.begin()
-    assert isinstance(begun, r.Begun)
-    assert not begun.end_at_once
-
-
 def test_a_begin_learns_of_the_last_window_that_was_done(stage: Stage) -> None:
     """last_done is the latest start that ended as done, also if an older window ends after it."""
     assert isinstance(stage.claim(), r.Claimed)
@@ -751,25 +702,6 @@ def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:
     assert isinstance(new, r.Claimed)
 
 
-def test_of_three_definitions_the_last_is_right(stage: Stage) -> None:
-    """Whoever asks is told of the beat that loaded last of all."""
-    first = stage.load("beat-1")
-    alive = ("beat-1", "beat-2", "beat-3")
-    for beat in ("beat-3", "beat-2"):
-        at = stage.now()
-        wait_until(lambda at=at: stage.now() > at, "another millisecond", 5, 0.001)
-        assert stage.load(beat, f"of {beat}".replace(" ", "-"), alive=alive).news == "changed"
-    assert stage.load("beat-1", loaded_at=first.loaded_at, alive=alive) == r.Superseded("beat-2", first.loaded_at)
-
-
-def test_what_was_ordered_is_claimed(stage: Stage) -> None:
-    """The marker says who ordered it: a beat that the store has forgotten doesn't claim it beside that."""
-    stage.reach("closed")
-    assert isinstance(stage.backfill("order-1"), r.Claimed)
-    keys = stage.store.keys.of_window(stage.window, format_instant(stage.start))
-    assert stage.raw.get(keys["claim"]) == "order-1"
-
-
 def test_a_superseded_beat_takes_the_entry_back_when_the_other_is_gone(stage: Stage) -> None:
     """A failed rollout doesn't stop the schedule: no window falls between, and the cursor never goes back."""
     first = stage.load("beat-1")
@@ -802,20 +734,6 @@ def test_a_load_that_the_store_forgot_counts_from_where_it_did(new_stage: Callab
     counted_from = datetime.fromtimestamp(stage.now() / 1000 - 300, timezone.utc)
     again = stage.load("beat-1", loaded_at=1, counted_from=counted_from, alive=("beat-1",))
     assert (again.news, again.cursor, again.since) == ("changed", counted_from, counted_from)
-
-
-def test_two_definitions_loaded_in_the_same_millisecond_dont_take_turns(stage: Stage) -> None:
-    """All beats agree on which definition is right, whichever looks first and however often."""
-    at = stage.now()
-    alive = ("beat-1", "beat-2")
-    verdicts = set()
-    for _ in range(3):
-        for beat, mark in (("beat-1", MARK), ("beat-2", "fingerprint-2")):
-            reply = stage.load(beat, mark, loaded_at=at, alive=alive)
-            verdicts.add((beat, type(reply).__name__))
-        settled = verdicts
-        verdicts = set()
-    assert sorted(kind for _, kind in settled) == ["Loaded", "Superseded"]
 
 
 # ------------------------------------------------------------------------------ entries that come, go and are back
@@ -996,15 +914,6 @@ def test_a_clock_that_goes_back_makes_no_beat_older_or_younger(two: Stage) -> No
 # ------------------------------------------------------------------------------------------------- many beats
 
 
-def test_what_a_load_costs_doesnt_depend_on_the_number_of_beats(stage: Stage) -> None:
-    """The entry keeps the newest few, which are all that decides."""
-    many = [f"beat-{n}" for n in range(300)]
-    for beat in many:
-        assert isinstance(stage.load(beat, alive=many), r.Loaded)
-    listed = stage.raw.hget(stage.entry_key, "loaders").split()[::3]
-    assert listed == [f"beat-{n}" for n in range(299, 283, -1)]
-
-
 def test_who_is_gone_takes_no_place_of_one_that_lives(stage: Stage) -> None:
     """However many loaded an entry later and are gone: who has it still is known, and keeps it."""
     for n in range(20):
@@ -1054,14 +963,6 @@ def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> N
     stage.raw.zadd(beats, {"killed": stage.now() + 3_600_000})
     assert stage.store.heartbeat("beat-1").beats == ("beat-1", "killed")
     assert stage.raw.zscore(beats, "killed") <= stage.now()
-
-
-def test_beats_that_no_name_fits_are_an_error_of_their_entry(stage: Stage) -> None:
-    """What a stranger writes into an entry's field keeps nobody asking for ever."""
-    with redis.Redis.from_url(stage.url) as raw:
-        raw.hset(stage.entry_key, "loaders", b"\xff\xfe fingerprint-2 999999999999")
-    reply = stage.load("beat-1", loaded_at=1, alive=("beat-1",))
-    assert isinstance(reply, (r.Loaded, StoreDataError))
 
 
 # ------------------------------------------------------------------------------------- pause, untracked, passed
@@ -1171,14 +1072,6 @@ def test_a_window_that_is_passed_is_missed(stage: Stage) -> None:
     assert stage.begin() == r.Closed("")
 
 
-def test_windows_that_are_passed_over_are_counted_with_those_not_named(stage: Stage) -> None:
-    """After a long outage only the newest are named; all are counted."""
-    reply = stage.claim(start=nth(1000), missed=(nth(998), nth(999)), missed_count=999)
-    assert isinstance(reply, r.Claimed)
-    assert stage.counts() == {"missed": 999}
-    assert stage.even()
-
-
 def test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed(stage: Stage) -> None:
     """Passed over: one that was done counts as done, one that runs or waits becomes open, only the rest is missed."""
     stage.start = nth(1)
@@ -1231,14 +1124,6 @@ def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage
     stage.overdue()
     assert stage.take().retry == 1
     assert isinstance(stage.begin("C", 1), r.Begun)
-
-
-def test_a_claim_from_a_cursor_that_moved_passes_over_nothing(stage: Stage) -> None:
-    """A beat that was asleep learns where the cursor is, and nobody's windows are counted as missed."""
-    assert isinstance(stage.claim(), r.Claimed)
-    assert stage.claim("beat-2", start=nth(9), missed=(nth(7), nth(8)), missed_count=8) == r.Moved(nth(1))
-    assert stage.counts() == {}
-    assert stage.even()
 
 
 # -------------------------------------------------------------------------------------------------- backfill
@@ -1324,18 +1209,6 @@ def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     found = [record.order for record in stage.store.orders()]
     assert [order.what for order in found] == ["unreadable", "run", "unreadable"]
     assert all("once:orders" in order.note for order in found if order.what == "unreadable")
-
-
-def test_who_paused_an_entry_is_known_until_it_is_resumed(stage: Stage) -> None:
-    """Also of an entry of a beat's own schedule; a foreign text is nobody."""
-    assert stage.store.pause(ENTRY, '{"by": "anna", "note": "the database moves"}')
-    account = stage.store.account(ENTRY)
-    assert (account.paused_by, account.paused_for) == ("anna", "the database moves")
-    stage.raw.hset(stage.entry_key, "paused_words", "[7]")
-    assert stage.store.account(ENTRY).paused_by == ""
-    assert stage.store.resume(ENTRY)
-    assert stage.store.account(ENTRY).paused_by == ""
-    assert not stage.raw.hexists(stage.entry_key, "paused_words")
 
 
 def test_first_copies_that_died_with_their_worker_all_come_again(stage: Stage) -> None:
@@ -1440,24 +1313,6 @@ def test_an_execution_of_an_abandoned_window_is_stale(stage: Stage) -> None:
     assert stage.counts() == {"abandoned": 1}
 
 
-def test_an_abandoned_backfill_is_counted_apart(stage: Stage) -> None:
-    """As every outcome of an order."""
-    stage.reach("closed")
-    stage.backfill()
-    assert stage.abandon() == r.Finished()
-    assert (stage.counts(), stage.apart()) == ({"done": 1}, {"abandoned": 1})
-    assert stage.even()
-
-
-def test_without_overlap_the_next_window_runs_once_one_is_abandoned(stage: Stage) -> None:
-    """A hung execution that renews its lease for ever holds nobody up any more."""
-    stage.load(overlap="skip")
-    stage.reach("running")
-    assert stage.abandon(running=True) == r.Finished()
-    stage.claim_nth(2)
-    assert isinstance(stage.begin("B"), r.Begun)
-
-
 # ---------------------------------------------------------------------------------------------------- history
 
 
@@ -1471,18 +1326,6 @@ def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Sta
         stage.execute(f"owner-{number}")
     lines = stage.raw.lrange(stage.history_key, 0, -1)
     assert [line.split()[:2] for line in lines] == [[f"{nth(7 - n):%Y-%m-%dT%H:%M:%S}", "done"] for n in range(size)]
-
-
-def test_history_names_a_worker_by_its_host(stage: Stage) -> None:
-    """Most are called celery@host: a record keeps the host, and readers see the name."""
-    stage.load()
-    for number, owner in enumerate(("celery@pod-7:1:2", "other@pod-7:1:2", "pod-7:1:2"), 1):
-        stage.claim_nth(number)
-        stage.begin(owner)
-        stage.finish(owner)
-    lines = stage.raw.lrange(stage.history_key, 0, -1)
-    assert [line.split()[-1] for line in lines] == ["pod-7", "other@pod-7", "@pod-7"]
-    assert [read_past(line).worker for line in lines] == ["pod-7", "other@pod-7", "celery@pod-7"]
 
 
 def test_refused_copies_are_counted(stage: Stage) -> None:
@@ -1590,22 +1433,6 @@ def test_a_bad_entry_stops_no_other_in_its_pipeline(stage: Stage) -> None:
     assert set(found.values()) == {"Claimed"}
 
 
-def test_a_bad_shard_stops_no_other_from_being_looked_at(stage: Stage) -> None:
-    """Overdue windows of the other shards are found although one shard's key is foreign."""
-    stage.reach("published")
-    stage.overdue()
-    other = next(
-        key for n in range(SHARDS) if (key := f"once:{{{n}}}:open") != stage.open_key and not stage.raw.exists(key)
-    )
-    stage.raw.set(other, "foreign", ex=60)
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 10)
-    errors = [shard for shard in found.shards if isinstance(shard, OnceError)]
-    assert len(errors) == 1
-    assert isinstance(errors[0], StoreDataError)
-    assert other in str(errors[0])
-    assert [key for shard in found.shards if not isinstance(shard, OnceError) for key in shard] == [stage.window]
-
-
 @pytest.mark.parametrize(
     "verb", ["claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A", "finish A", "backfill"]
 )
@@ -1634,24 +1461,6 @@ def test_a_garbage_account_of_a_window_is_named(stage: Stage, verb: str, text: s
     assert isinstance(reply, StoreDataError)
     assert stage.entry_key in str(reply)
     assert field in str(reply)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("w:2026-01-01T00:01:00.000000Z", "garbage"),
-        ("w:garbage", "1"),
-        ("c:done", "x"),
-        ("cursor", "x"),
-        ("fence", "x"),
-    ],
-)
-def test_garbage_in_a_hash_that_is_read_is_named(stage: Stage, field: str, value: str) -> None:
-    """What people read says which key is wrong, instead of failing in the reader."""
-    stage.raw.hset(stage.entry_key, field, value)
-    reply = answer_or_error(lambda: stage.store.account(ENTRY))
-    assert isinstance(reply, StoreDataError)
-    assert stage.entry_key in str(reply)
 
 
 @pytest.mark.parametrize("what", ["history", "run key", "account"])
@@ -1763,53 +1572,6 @@ def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
         assert isinstance(verb(), (r.Begun, r.Renewed, r.Finished))
 
 
-@pytest.mark.parametrize("number", [1, 250, 500])
-def test_scripts_forgotten_in_the_middle_of_a_pipeline(
-    new_stage: Callable[..., Stage], any_server: RedisServer, number: int
-) -> None:
-    """SCRIPT FLUSH between two commands of one pipeline: all 500 windows are claimed."""
-    with Proxy(any_server.port) as proxy:
-        stage = new_stage(proxy.url())
-        requests = load_many(stage, 500)
-        direct = redis.Redis(port=any_server.port)
-        assert isinstance(stage.claim(start=nth(5), entry="entry-0"), r.Claimed)  # the script is known
-        flushed = []
-        proxy.stop_before(number, lambda: flushed.append(direct.script_flush()))
-        replies = stage.store.claim_many("beat-1", requests[1:])
-        direct.close()
-        assert flushed == [True]
-        assert {type(reply) for reply in replies} == {r.Claimed}
-
-
-def load_many(stage: Stage, number: int) -> list[r.ClaimRequest]:
-    """Load entries, and return a claim of each; one more than asked for stands first."""
-    names = [f"entry-{n}" for n in range(number + 1)]
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
-    loads = [r.LoadRequest(name, "beat-1", MARK, 3600.0, limits, known=T0) for name in names]
-    assert all(isinstance(reply, r.Loaded) for reply in stage.store.load_many(loads))
-    return [r.ClaimRequest(WindowKey(name, nth(1)), T0, MARK) for name in names]
-
-
-def count_open(client: redis.Redis) -> int:
-    return sum(client.zcard(f"once:{{{shard}}}:open") for shard in range(SHARDS))
-
-
-@pytest.mark.parametrize("keep", [0, 1000])
-def test_no_claim_is_lost_with_its_reply(new_stage: Callable[..., Stage], any_server: RedisServer, keep: int) -> None:
-    """Of 500 pipelined claims whose reply was cut, none or a part of it having arrived, all 500 are this beat's."""
-    with Proxy(any_server.port) as proxy, any_server.client() as direct:
-        stage = new_stage(proxy.url())
-        requests = load_many(stage, 500)
-        assert isinstance(stage.store.claim_many("beat-1", requests[:1])[0], r.Claimed)
-        proxy.lose_reply(lambda: count_open(direct) == 501, keep)
-        replies = stage.store.claim_many("beat-1", requests[1:])
-        assert proxy.lost == 1
-        assert len(replies) == 500
-        assert {type(reply) for reply in replies} == {r.Claimed}
-        others = stage.store.claim_many("beat-2", requests[1:])
-        assert {type(reply) for reply in others} == {r.Moved}
-
-
 @pytest.mark.parametrize(
     ("state", "verb"),
     [("unseen", "claim"), ("published", "begin A"), ("running", "finish A, again"), ("closed", "backfill")],
@@ -1849,62 +1611,6 @@ def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Ca
         assert str(port) in str(caught.value)
         assert "s3cret" not in str(caught.value)
         assert not isinstance(caught.value, UncertainWriteError)
-
-
-def test_a_wrong_password_is_unavailable_and_isnt_shown(start_redis: Callable[..., RedisServer]) -> None:
-    """The server refuses us: the error says so, and not with which password."""
-    server = start_redis(args=("--requirepass", "right-word"))
-    stage = Stage(f"redis://:s3cret-word@127.0.0.1:{server.port}/0")
-    with pytest.raises(StoreUnavailableError) as caught:
-        stage.begin()
-    assert "s3cret" not in str(caught.value)
-    stage.close()
-    stage = Stage(f"redis://:right-word@127.0.0.1:{server.port}/0")
-    assert isinstance(stage.load(), r.Loaded)
-    stage.raw.config_set("requirepass", "")
-    stage.close()
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "why"),
-    [
-        ("replica-read-only", "yes", "read only replica"),
-        ("maxmemory", "1", "used memory"),
-        ("min-replicas-to-write", "1", "replicas to write"),
-    ],
-)
-def test_a_server_that_takes_no_writes_is_unavailable(
-    stage: Stage, any_server: RedisServer, setting: str, value: str, why: str
-) -> None:
-    """A demoted master, a full one, one without its replicas: nobody's key is wrong, it is to be tried again."""
-    stage.reach("published")
-    assert isinstance(stage.begin("A"), r.Begun)
-    assert stage.finish("B") == r.Stale()
-    calls = {
-        "claim": lambda: stage.claim(start=nth(2), since=nth(1)),
-        "begin": lambda: stage.begin("A"),
-        "begin another": lambda: stage.store.begin(WindowKey("another", T0), "A", LEASE),
-        "finish": lambda: stage.finish("A"),
-        "load": stage.load,
-        "heartbeat": lambda: stage.store.heartbeat("beat-1"),
-    }
-    with any_server.client() as admin:
-        before = admin.config_get(setting)[setting]
-        if setting == "replica-read-only":
-            admin.replicaof("127.0.0.1", free_port())
-        admin.config_set(setting, value)
-        try:
-            replies = {name: answer_or_error(call) for name, call in calls.items()}
-        finally:
-            admin.config_set(setting, before)
-            admin.replicaof("NO", "ONE")
-    assert why in str(replies["begin another"]).lower()
-    found = {name: type(reply).__name__ for name, reply in replies.items()}
-    assert "StoreDataError" not in found.values()
-    if setting == "maxmemory":  # it may find room for small writes
-        assert found["finish"] == "Finished", "what frees memory is recorded"
-    else:
-        assert found == dict.fromkeys(calls, "StoreUnavailableError")
 
 
 def _keyed(stage: Stage) -> KeyedWindow:
@@ -2044,31 +1750,6 @@ def test_a_write_that_no_replica_has_is_uncertain(new_stage: Callable[..., Stage
     assert certain.counts() == {"done": 1}
 
 
-@pytest.mark.usefixtures("impatient")
-def test_what_is_only_read_needs_no_replica(new_stage: Callable[..., Stage]) -> None:
-    """A beat looks for overdue windows and people read accounts, also while no replica answers."""
-    certain, stage = new_stage(), new_stage(wait_replicas=1)
-    certain.load()
-    certain.reach("published")
-    certain.overdue()
-    found = stage.store.overdue("beat-1", datetime.now(timezone.utc), 10)
-    assert [key for shard in found.shards for key in shard] == [stage.window]
-    assert stage.store.account(ENTRY).cursor == nth(1)
-    assert stage.store.heartbeat("beat-1").beats == ("beat-1",)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_scripts_are_sent_also_while_no_replica_answers(new_stage: Callable[..., Stage]) -> None:
-    """A new server without a replica: the verb is carried out and uncertain, not for ever unknown."""
-    certain, stage = new_stage(), new_stage(wait_replicas=1)
-    certain.load()
-    certain.claim()
-    certain.raw.script_flush()
-    with pytest.raises(UncertainWriteError):
-        stage.begin("A")
-    assert certain.state() == "running A"
-
-
 #: How each verb that is acted on is sent, and what has to be before it.
 _ACTED_ON: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]]] = {
     "claim": (lambda stage: None, lambda stage: stage.claim()),
@@ -2114,22 +1795,6 @@ def test_a_verb_that_is_sent_again_is_as_uncertain(
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20_000)  # it answers, perhaps slowly
     assert not isinstance(send(stage), UncertainWriteError)
     certain.close()
-    stage.close()
-
-
-def test_a_write_that_a_replica_has_is_certain(
-    start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a replica that follows, wait_replicas changes no answer."""
-    server = start_redis()
-    replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))
-    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20_000)
-    stage = Stage(server.url(), wait_replicas=1, redis_options={"socket_timeout": 30.0})
-    with replica.client() as client:
-        wait_until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows", 60)
-    assert isinstance(stage.load(), r.Loaded)
-    assert isinstance(stage.claim(), r.Claimed)
-    stage.execute()
     stage.close()
 
 
@@ -2230,17 +1895,6 @@ def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) 
     assert isinstance(stage.store.begin(message, "B", LEASE), r.Begun)
     assert stage.finish("B") == r.Finished()
     assert stage.apart() == {"done": 1}
-
-
-def test_a_retry_of_the_schedules_message_is_no_retry_of_an_orders(stage: Stage) -> None:
-    """It comes late, and the order waits for a retry of the same number."""
-    stage.reach("closed")
-    assert isinstance(stage.backfill(), r.Claimed)
-    assert isinstance(stage.begin("A"), r.Begun)
-    assert stage.hand_over("A", 1) == r.HandedOver()
-    copy = replace(stage.window, sent_as=task_id(stage.store.settings.key_prefix, ENTRY, stage.start))
-    assert stage.store.begin(copy, "B", LEASE, 1) == r.Closed("")
-    assert isinstance(stage.begin("C", 1), r.Begun)
 
 
 def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:
@@ -2416,19 +2070,6 @@ def test_missed_windows_are_told_as_they_are_counted(stage: Stage) -> None:
     assert stage.counts() == {"missed": 2}
     again = stage.claim(start=nth(4), missed=starts, missed_count=3)
     assert again == replace(reply, missed=0), "they were told"
-
-
-def test_claims_keep_the_list_of_entries_once_a_day(stage):
-    """The list lives on with its entries, and a claim of the same day spares itself the write."""
-    listed = stage.store.keys.of_shard("entries", stage.store.shard_of(ENTRY))
-    stage.raw.zadd(listed, {"nightly": 1})
-    short = 3_600_000
-    stage.raw.pexpire(listed, short)
-    stage.claim(start=nth(1))
-    stage.claim(start=nth(1439), since=nth(1))
-    assert stage.raw.pttl(listed) <= short, "23:59 is on the same day"
-    assert isinstance(stage.claim(start=nth(1440), since=nth(1439)), r.Claimed)
-    assert stage.raw.pttl(listed) > short
 
 
 def test_a_keys_hash_is_kept_as_long_as_its_windows(stage):

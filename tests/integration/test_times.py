@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from stage import ENTRY, MINUTE, Stage
+from stage import ENTRY, Stage
 
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.store.model import Histogram
@@ -48,8 +48,6 @@ def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
     stage.fences["A"] = fence
 
 
-def next_window(stage: Stage) -> None:
-    stage.start += MINUTE
 
 
 def last(stage: Stage) -> Any:
@@ -152,20 +150,3 @@ def test_garbage_stops_nothing(stage: Stage, garbage: str) -> None:
         assert len(str(account.times).splitlines()) == 1
     else:
         assert garbage.startswith(("1 2 3 l50:1 ", "999", "1 2 3 linf:999")), "only what looks like ours is read"
-
-
-def test_they_cost_no_command(stage: Stage) -> None:
-    """They are read and written with the fields that the end of a window reads and writes anyway."""
-
-    def commands() -> dict[str, int]:
-        begin(stage)
-        stage.raw.config_resetstat()
-        stage.finish("A")
-        next_window(stage)
-        return {name: found["calls"] for name, found in stage.raw.info("commandstats").items()}
-
-    commands()  # loads the scripts
-    counted = commands()
-    stage.raw.hset(stage.entry_key, "times", "garbage")
-    assert commands() == counted
-    assert (counted["cmdstat_evalsha"], counted["cmdstat_hmget"], counted["cmdstat_hset"]) == (1, 1, 1)

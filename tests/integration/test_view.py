@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from celery.schedules import crontab
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
 from celery_once_beat.status.report import LastStatuses, make_report
@@ -177,14 +175,3 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert "s3cret" not in caplog.text
     monkeypatch.setattr(FromDatabase, "entries", ())
     assert names() == {"a", "b", "c"}
-
-
-def test_names_that_are_none(app: Celery, views: Any) -> None:
-    """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
-    app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
-    facts = as_json(views().snapshot().report)
-    json.dumps(facts)
-    assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
-        **dict.fromkeys("abc", "scheduled"),
-        **dict.fromkeys(("5", "None", "half \udcff", "('a',)"), "left out"),
-    }
