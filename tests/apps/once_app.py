@@ -17,7 +17,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from celery import Celery, Task
-from celery.exceptions import Ignore, Reject
 from celery.schedules import BaseSchedule, schedule
 from crons import cron
 from killpoints import install, reach
@@ -25,7 +24,7 @@ from ledger import Ledger
 
 from celery_once_beat import OnceTask, current_window, signals
 from celery_once_beat.settings import Settings
-from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
+from celery_once_beat.signals import window_missed, window_refused, window_succeeded
 from celery_once_beat.windows import format_instant, parse_instant
 
 install()
@@ -148,11 +147,6 @@ if hasattr(signals, "window_late"):  # an old package has none
         ledger.write("paused", entry=window.entry, note=note)
 
 
-@window_stale.connect
-def note_stale(window, **_):
-    note("stale", window)
-
-
 @window_refused.connect
 def note_refused(sender, window, reason, **_):
     note("refused", window, reason=reason, redelivered=sender.request.delivery_info.get("redelivered"))
@@ -198,24 +192,9 @@ def deadly(self):
 @app.task(bind=True, **ATTRIBUTES)
 def ending(self, how):
     note("start", self.window, retries=self.request.retries)
-    if how == "a retry that expires":
-        raise self.retry(countdown=2, expires=1)
     if how == "fails":
         raise ValueError("this task fails")
-    if how == "rejects":
-        raise Reject("no", requeue=False)
-    if how == "requeues":
-        raise Reject("not here", requeue=True)
-    if how == "ignores":
-        raise Ignore
-    if how == "replaces":
-        raise self.replace(plain.si())
-    if how == "throwless" and self.request.retries == 0:
-        self.retry(throw=False, countdown=0)
-        return
-    if how == "hands over" and self.request.retries == 0:
-        self.retry(throw=False, countdown=2)
-    if how == "sleeps" or (how == "hands over" and self.request.retries == 0):
+    if how == "sleeps":
         time.sleep(60)
     note("finish", current_window())
 
@@ -236,22 +215,6 @@ if os.environ.get("NEWER"):
     def newer(self, seconds=0):
         note("start", self.window, worker=self.request.hostname)
         time.sleep(seconds)
-
-
-class ContextTask(OnceTask):
-    """As many apps have one: a context around the body, without super()."""
-
-    abstract = True
-
-    def __call__(self, *args, **kwargs):
-        note("context", self.window)
-        return self.run(*args, **kwargs)
-
-
-@app.task(bind=True, base=ContextTask)
-def in_context(self):
-    note("start", self.window)
-    note("finish", self.window)
 
 
 @app.task(bind=True, typing=True)

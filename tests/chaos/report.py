@@ -17,7 +17,6 @@ from chaos.entries import LEASE
 
 if TYPE_CHECKING:
     from chaos.havoc import Havoc
-    from simulation.judge import Judgement
 
 
 def machine() -> str:
@@ -29,12 +28,10 @@ def machine() -> str:
     )
 
 
-def write_report(
-    folder: str | None, verdict: Verdict, second: Judgement, havoc: Havoc, seed: int, minutes: float, every: float
-) -> None:
+def write_report(folder: str | None, verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there, with RabbitMQ to ``chaos-rabbitmq.md``."""
     name = "chaos.md" if havoc.cast.broker.kind == "redis" else f"chaos-{havoc.cast.broker.kind}.md"
-    _write(_text(verdict, second, havoc, seed, minutes, every), folder, name)
+    _write(_text(verdict, havoc, seed, minutes, every), folder, name)
 
 
 def _write(text: str, folder: str | None, name: str) -> None:
@@ -45,7 +42,7 @@ def _write(text: str, folder: str | None, name: str) -> None:
         path.write_text(text)
 
 
-def _text(verdict: Verdict, second: Judgement, havoc: Havoc, seed: int, minutes: float, every: float) -> str:
+def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> str:
     broker = havoc.cast.broker
     rows = [
         ("windows", verdict.windows),
@@ -75,25 +72,7 @@ def _text(verdict: Verdict, second: Judgement, havoc: Havoc, seed: int, minutes:
     )
     title = "Chaos" if broker.kind == "redis" else "Chaos with RabbitMQ"
     command = f"make chaos MINUTES={minutes:g} SEED={seed} EVERY={every:g} BROKER={broker.kind}"
-    return _page(title, command, about, rows, havoc.counts) + _second(second)
-
-
-def _second(second: Judgement) -> str:
-    """What the other judge counted."""
-    counts = second.counts
-    assumed = ("recorded, as nothing says otherwise", "skipped, as nothing says otherwise")
-    rows = [
-        ("windows that were owed", counts["owed"]),
-        ("executions", counts["executions"]),
-        ("times that a rule was asked", sum(counts["asked"].values())),
-        ("**violations**", second.found.total()),
-        *((f"**{rule}**", number) for rule, number in sorted(second.found.items())),
-        *((f"allowed, {what}", number) for what, number in sorted(counts["allowed"].items())),
-        *((f"taken as {what}", counts["told"].get(what, 0)) for what in assumed),
-    ]
-    rules = ", ".join(f"`{rule}`" for rule in sorted(counts["asked"]))
-    about = f"It judges the same ledger, and shares no code with the first. Its rules: {rules}."
-    return "\n".join(["", "## A second judge", "", about, "", *_table("what", rows)])
+    return _page(title, command, about, rows, havoc.counts)
 
 
 def _page(title: str, command: str, about: str, rows: list[tuple[str, Any]], faults: Counter[str]) -> str:

@@ -20,7 +20,6 @@ from chaos.faults import FAULTS, plan
 from chaos.havoc import Havoc
 from chaos.report import write_report
 from processes import wait_until
-from simulation.judge_chaos import judge_ledger
 
 GRIDS = {entry: every for entry, (_, every, _) in ENTRIES.items()}
 WAITS = Waits(IN_TURN, SKIPS, {limit: (SHARED[limit], most) for limit, most in LIMITS.items()})
@@ -57,13 +56,9 @@ def test_chaos(start_redis, procs, ledger, tmp_path, request):
         wait_until(lambda: not verdict().lost or time.monotonic() > until, "", until - end + 100, every=2)
         calm = verdict()
         procs.end()
-        # Another judge, which shares nothing with the first one but the ledger.
-        second = judge_ledger(ledger.path)
-        write_report(request.config.getoption("report"), calm, second, havoc, seed, minutes, every)
-        print("The second judge:", second.counts)
+        write_report(request.config.getoption("report"), calm, havoc, seed, minutes, every)
         cast.system.check_conservation()
     assert calm.kept, f"{calm}\n{stories(ledger.read(), calm)}"
-    assert second.clean, second.violations
     # kombu's Redis transport ends a worker now and then when its broker dies; that is none of ours.
     ours = [ended for ended in cast.ended_alone if ended.startswith("beat") or "celery_once_beat/" in ended]
     assert not ours, "\n".join(ours)

@@ -263,9 +263,6 @@ def test_what_a_fork_would_be_too_late_for_is_started(
 # ------------------------------------------------------------------------------------------ a bare machine
 
 
-
-
-
 def test_what_a_machine_lacks_is_left_out_but_not_in_ci(
     procs: Processes, start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import redis
 import yaml
 from kombu import Connection
 from needs import find, need
@@ -260,48 +259,6 @@ def probe_redis(service: dict[str, Any], port: int) -> int:
     here = [part.replace("redis-cli", f"{need('redis-cli')} -p {port}") for part in command]
     assert here != command
     return _run(here).returncode
-
-
-@pytest.mark.long
-def test_redis_is_healthy_only_when_it_has_loaded_its_data(
-    services: dict[str, Any], composed_redis: ComposedRedis, procs: Processes
-) -> None:
-    """What was written outlives a SIGKILL; until it is loaded again, and when Redis is away, the healthcheck fails."""
-    service, port = services["redis"], composed_redis.port
-    with composed_redis.client() as client:
-        assert client.config_get("appendonly") == {"appendonly": "yes"}
-        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-        for number in range(1000):
-            client.set(f"k{number}", os.urandom(2000))  # which doesn't get smaller in the file
-        client.bgrewriteaof()
-        wait_until(lambda: client.info("persistence")["aof_base_size"] > 2_000_000, "the AOF is rewritten", 60)
-        client.set("last", "one")
-    assert probe_redis(service, port) == 0
-
-    composed_redis.kill()
-    assert probe_redis(service, port) != 0, "nobody listens"
-
-    # A tenth of a second a key: it would load for more than a minute, and answers after each.
-    slow = ["--key-load-delay", "100000", "--loading-process-events-interval-bytes", "1024"]
-    where = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(composed_redis.directory)]
-    loading = procs.start([str(composed_redis.binary), *composed_redis.args, *where, *slow], name="loading")
-    with redis.Redis(port=port, socket_timeout=5) as client:
-
-        def is_loading() -> bool:
-            try:
-                return bool(client.info("persistence")["loading"])
-            except (redis.ConnectionError, redis.TimeoutError):
-                assert loading.alive, loading.tail()
-                return False
-
-        wait_until(is_loading, "Redis loads its data", 60)
-        assert probe_redis(service, port) != 0, "it listens, and loads"
-    loading.kill()
-
-    composed_redis.restart()
-    with composed_redis.client() as client:
-        assert (client.get("last"), client.dbsize()) == ("one", 1001)
-    assert probe_redis(service, port) == 0
 
 
 class Composed:

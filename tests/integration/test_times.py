@@ -48,8 +48,6 @@ def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
     stage.fences["A"] = fence
 
 
-
-
 def last(stage: Stage) -> Any:
     from celery_once_beat.store import Lookup
 

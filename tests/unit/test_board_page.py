@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -20,7 +19,7 @@ from celery_once_beat.store.lookup import WindowSeen
 from celery_once_beat.store.model import OpenWindow, Past
 from celery_once_beat.web.board import words
 from celery_once_beat.web.board.axis import ZOOMS, cells_of, make_axis
-from celery_once_beat.web.board.choice import ALL, GROUPS, ROWS, SORTS, Choice
+from celery_once_beat.web.board.choice import GROUPS, SORTS, Choice
 from celery_once_beat.web.board.feed import news_between
 from celery_once_beat.web.board.grid import Grid, Shown
 from celery_once_beat.web.board.links import links_of
@@ -93,16 +92,6 @@ def test_what_a_screen_reader_hears(window: WindowSeen, heard: str) -> None:
     assert labels(window) == [f"nightly-report, 21 November {heard}"]
 
 
-def test_what_isnt_known_gets_no_class_of_its_own() -> None:
-    """An outcome is text from Redis: what isn't one of ours is 'other'."""
-    odd = past(outcome='x" onclick="y'), past(outcome="\x1b" * 100)
-    assert [cell.state for seen in odd for cell in cells_of([seen], make_axis(ZOOMS["day"], START, BERLIN))] == [
-        "other",
-        "other",
-    ]
-    assert all(label.isprintable() and len(label) < 100 for label in labels(*odd))
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -120,15 +109,6 @@ def test_names_from_outside_are_printable_and_short(text: str, shown: str) -> No
     """Nothing that moves a cursor, turns the direction or breaks an encoding."""
     assert words.plain(text) == shown
     words.plain(text).encode()
-
-
-@given(st.text(st.characters()), st.integers(8, 300))
-def test_any_text_is_printable_and_short(text: str, most: int) -> None:
-    """The same for whatever text there is."""
-    shown = words.plain(text, most)
-    assert shown.isprintable()
-    assert len(shown) <= most
-    shown.encode()
 
 
 def test_a_story_of_each_kind() -> None:
@@ -184,26 +164,6 @@ def test_what_ended_past_its_deadline_is_seen() -> None:
     assert "2 windows: 2 done, 1 past the deadline" in both
 
 
-def test_an_instant_at_the_calendars_ends() -> None:
-    """A foreign record may say any year: it is shown, if not in local time."""
-    for year in (1, 9999):
-        start = datetime(year, 1 if year == 1 else 12, 1 if year == 1 else 31, tzinfo=timezone.utc)
-        for zone in (ZoneInfo("Pacific/Auckland"), ZoneInfo("America/Los_Angeles")):
-            page = page_of(past(start, begun=None, claimed=START, closed=START), zone=zone)
-            (line,) = page.lines.values()
-            assert words.label(line.name, WindowStatus.of(line.windows[0]), zone)
-            assert show(page, Choice())
-
-
-def test_windows_that_arent_on_the_page() -> None:
-    """No story is made up for them."""
-    page = page_of(past())
-    (line,) = page.lines.values()
-    assert line.position("2026-11-21T01:00:00.000000Z") == 0
-    assert line.position("2026-11-21T02:00:00.000000Z") is None
-    assert "0" * 16 not in page.lines
-
-
 def test_when_it_starts_next() -> None:
     """Local time; with its day where that isn't today."""
 
@@ -230,53 +190,7 @@ def test_the_headline_and_the_beats() -> None:
     )
 
 
-def test_what_is_the_same_is_not_made_again() -> None:
-    """A line is another one where its entry or its windows are, so that a look costs what has changed."""
-    stories = {"a": [past()], "b": [past()]}
-    first = make_page(sight(entry("a"), entry("b"), stories=stories), BERLIN, Page())
-    second = make_page(sight(entry("a"), entry("b"), stories={**stories, "b": [past(), past()]}), BERLIN, first)
-    (a, b), (old_a, old_b) = second.lines.values(), first.lines.values()
-    assert a is old_a
-    assert b is not old_b
-    grid = new_grid()
-    rows, again = grid.show(first, Choice()).rows, grid.show(second, Choice()).rows
-    assert rows[f"e{a.id}"] is again[f"e{a.id}"], "nor is it rendered again"
-
-
 # -- the axis -------------------------------------------------------------------------------------------------------
-
-
-@given(
-    st.sampled_from(list(ZOOMS.values())),
-    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(timezone.utc)),
-    st.sampled_from([BERLIN, ZoneInfo("Asia/Kathmandu"), ZoneInfo("Australia/Lord_Howe"), timezone.utc]),
-)
-def test_the_axis_ends_with_now(zoom: Any, now: datetime, zone: Any) -> None:
-    """The last column has the present in it; columns follow each other; all marks lie on the axis."""
-    axis = make_axis(zoom, now, zone)
-    assert len(axis.bounds) == zoom.columns + 1
-    assert all(first < second for first, second in zip(axis.bounds, axis.bounds[1:], strict=False))
-    assert axis.bounds[-2] <= now < axis.bounds[-1]
-    assert axis.column(now) == zoom.columns
-    assert axis.column(axis.begin) == 1
-    assert axis.column(axis.begin - timedelta(microseconds=1)) == 0
-    assert all(1 <= column <= zoom.columns and text for column, text in axis.marks)
-
-
-def test_what_happened_at_two_stands_in_one_column() -> None:
-    """Of each entry, whatever else it has; a column says the time at which it begins."""
-    axis = make_axis(ZOOMS["day"], START + timedelta(hours=5, minutes=3), BERLIN)
-    assert (axis.column(START), axis.column(START + timedelta(minutes=59))) == (19, 19)
-    assert dict(axis.marks)[19] == "02:00"
-    assert [cell.column for cell in cells_of([past(START + timedelta(hours=1)), past()], axis)] == [19, 20]
-
-
-def test_days_are_local_days() -> None:
-    """Where the clocks change a day is longer or shorter, and still one column."""
-    axis = make_axis(ZOOMS["month"], datetime(2026, 11, 10, tzinfo=timezone.utc), BERLIN)
-    lengths = {second - first for first, second in zip(axis.bounds, axis.bounds[1:], strict=False)}
-    assert lengths == {timedelta(hours=24), timedelta(hours=25)}
-    assert all(bound.astimezone(BERLIN).hour == 0 for bound in axis.bounds)
 
 
 def test_a_column_shows_its_most_urgent_window() -> None:
@@ -289,14 +203,6 @@ def test_a_column_shows_its_most_urgent_window() -> None:
     row = show(page, Choice()).rows[f"e{line.id}"]
     assert 'aria-label="nightly-report, 21 November 02:00 to 03:00, 3 windows: 1 failed, 2 done"' in row
     assert f"entry/{line.id}?since=2026-11-21T01:00:00.000000Z&amp;until=2026-11-21T02:00:00.000000Z" in row
-
-
-def test_what_the_store_forgot_is_no_quiet_time() -> None:
-    """Before the oldest window of a history that is full nothing is known, and that is shown."""
-    forgot = page_of(past(), outcomes={"done": 51})
-    knows = page_of(past(), outcomes={"done": 1})
-    assert 'class="unknown to' in str(list(show(forgot, Choice()).rows.values())[1])
-    assert 'class="unknown' not in str(list(show(knows, Choice()).rows.values())[1])
 
 
 # -- what is chosen -------------------------------------------------------------------------------------------------
@@ -322,20 +228,6 @@ CHOICES = st.builds(
     zoom=st.sampled_from(list(ZOOMS.values())),
     number=st.integers(1, 99),
 )
-
-
-@given(CHOICES)
-def test_an_address_reproduces_a_view(choice: Choice) -> None:
-    """All that can be chosen stands in it."""
-    query = choice.address(number=choice.number).partition("?")[2]
-    asked = dict(parse_qsl(query, keep_blank_values=True, errors="surrogatepass"))
-    assert Choice.of(asked, parse_qs(query, errors="surrogatepass").get("open", [])) == choice
-
-
-@given(st.dictionaries(st.sampled_from(["only", "q", "state", "group", "sort", "zoom", "page"]), st.text()))
-def test_any_address_is_a_view(asked: dict[str, str]) -> None:
-    """What isn't known is left out; nothing fails."""
-    assert show(Page(), Choice.of(asked)).rows
 
 
 def names(page: Page, **chosen: Any) -> list[str]:
@@ -374,24 +266,6 @@ def test_search_filters_and_sort(mixed: Page) -> None:
     assert names(mixed, sort="next") == ["mail-b", "mail-a", "stock"]
     assert names(mixed, sort="newest") == ["mail-b", "mail-a", "stock"]
     assert show(mixed, Choice(search="mail")).found == "2 of 3 shown"
-
-
-def test_groups(mixed: Page) -> None:
-    """By the name's prefix or by task: folded, or with their entries below."""
-    assert names(mixed, group="prefix") == ["group", "group"]
-    assert names(mixed, group="prefix", open=("mail",)) == ["group", "group", "mail-a", "mail-b"]
-    assert names(mixed, group="task", open=(ALL,)) == ["group", "stock", "group", "mail-a", "mail-b"]
-    folded = "".join(show(mixed, Choice(group="prefix")).rows.values())
-    assert "2 entries" in folded
-    assert 'aria-label="21 November 02:00 to 03:00, 1 window: 1 failed"' in folded
-
-
-def test_many_rows_are_pages() -> None:
-    """The rest is one link away; a page that isn't there is the last one."""
-    page = make_page(sight(*(entry(f"e{n:04}") for n in range(2 * ROWS + 1))), BERLIN, Page())
-    assert len(names(page)) == ROWS
-    assert names(page, number=3) == names(page, number=99) == [f"e{2 * ROWS:04}"]
-    assert "page=2" in show(page, Choice()).pager
 
 
 # -- links to other tools -------------------------------------------------------------------------------------------
@@ -449,15 +323,6 @@ def test_what_hasnt_changed_isnt_told() -> None:
     news = news_between(grid.show(page, Choice()), grid.show(again, Choice()))
     assert news["rows"] == {}
     assert "order" not in news
-
-
-def test_moments_are_forgotten() -> None:
-    """Each holds a list of all entries: a board that is watched for hours doesn't grow."""
-    grid = new_grid()
-    page = make_page(sight(entry(), stories={"nightly-report": [past()]}), BERLIN, Page())
-    shown = [grid.show(replace(page, as_of=str(second)), Choice()).position for second in range(300)]
-    assert sum(grid.at(position) is not None for position in shown) <= 60
-    assert grid.at(shown[-1]) is not None
 
 
 def test_workers_that_begin_windows_are_named() -> None:

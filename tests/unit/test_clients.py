@@ -63,26 +63,6 @@ def test_a_url_is_read_as_celery_reads_it(url: str, expected: dict[str, Any]) ->
     assert {name: found.get(name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("CERT_NONE", ssl.CERT_NONE),
-        ("none", ssl.CERT_NONE),
-        ("CERT_OPTIONAL", ssl.CERT_OPTIONAL),
-        ("optional", ssl.CERT_OPTIONAL),
-        ("CERT_REQUIRED", ssl.CERT_REQUIRED),
-        ("required", ssl.CERT_REQUIRED),
-    ],
-)
-def test_tls_requirements_are_read_in_either_style(written: str, expected: ssl.VerifyMode) -> None:
-    """Celery's URLs say CERT_NONE, redis-py's none."""
-    client = client_of(f"rediss://h:7/3?ssl_cert_reqs={written}&ssl_ca_certs=/ca.pem")
-    connection = client.connection_pool.make_connection()
-    assert isinstance(connection, redis.SSLConnection)
-    assert connection.cert_reqs == expected
-    assert connection.ca_certs == "/ca.pem"
-
-
 @pytest.mark.parametrize("requirement", [ssl.CERT_NONE, ssl.CERT_REQUIRED, "none", "required"])
 def test_tls_options_of_the_broker_make_a_tls_connection(requirement: Any) -> None:
     """broker_use_ssl with a redis:// URL speaks TLS, with its requirements."""
@@ -98,14 +78,6 @@ def test_a_client_gives_up_soon() -> None:
     assert (found["socket_timeout"], found["socket_connect_timeout"]) == (2.0, 2.0)
     assert found["retry"]._retries == 0
     assert found["decode_responses"] is True
-
-
-@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "redis+socket:///run/r.sock", "sentinel://a;sentinel://b"])
-def test_options_win_over_the_defaults(url: str) -> None:
-    """once_beat_redis_options has the last word."""
-    found = arguments(url, master_name="m", socket_timeout=7, client_name="c")
-    assert (found["socket_timeout"], found["client_name"]) == (7, "c")
-    assert found.get("socket_connect_timeout", 2.0) == 2.0  # redis-py before 5 has none for a Unix socket
 
 
 @pytest.mark.parametrize(
@@ -214,12 +186,6 @@ def test_sentinels_without_a_masters_name_are_an_error() -> None:
         client_of(f"sentinel://:{SECRET}@a;sentinel://b")
 
 
-def test_what_only_sentinels_need_disturbs_no_other() -> None:
-    """Options are shared by settings; a plain client leaves master_name aside."""
-    found = arguments("redis://h", master_name="m", sentinel_kwargs={})
-    assert not {"master_name", "sentinel_kwargs"} & found.keys()
-
-
 @pytest.mark.parametrize(
     ("url", "options"),
     [
@@ -238,14 +204,6 @@ def test_a_url_that_cant_be_understood_is_an_error_of_the_setting(url: str, opti
         client_of(url, **options)
     assert "once_beat_redis_url" in str(caught.value)
     assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "sentinel://127.0.0.1:1"])
-def test_an_option_that_no_client_knows_is_an_error_of_the_setting(url: str) -> None:
-    """At the latest when the first connection is made; here without one."""
-    store = Store(Settings(redis_url=url, redis_options={"sokket_timeout": 1, "master_name": "m"}))
-    with pytest.raises(SettingError, match="once_beat_redis_options"):
-        store.heartbeat("beat-1")
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])

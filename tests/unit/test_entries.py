@@ -26,7 +26,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
 from celery_once_beat.rules.policy import Step
-from celery_once_beat.schedules import LoadedDefinition, cron, excluding
+from celery_once_beat.schedules import LoadedDefinition, cron
 from celery_once_beat.settings import Settings
 
 APP = Celery("tests", set_as_current=False)
@@ -151,16 +151,6 @@ def test_all_that_is_due_comes_out_once_whatever_the_lots() -> None:
     assert sorted(itertools.chain(*found)) == sorted(many(23))
 
 
-def test_what_of_a_burst_is_left_is_still_due() -> None:
-    """Between two lots the next thing to do is now, not the next start."""
-    rows = loaded(rows_of(many(5)))
-    for row in rows.due(NOW + MINUTE, 3):
-        rows.advance(row, NOW + MINUTE)
-    assert rows.next_due() == NOW + MINUTE
-    assert len(rows.due(NOW + MINUTE, 10)) == 2
-    assert rows.next_due() == NOW + 2 * MINUTE
-
-
 def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
     """Load splits by itself: beats go through the same burst in different orders, each always in the same."""
     orders = {}
@@ -170,25 +160,6 @@ def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
         orders[beat] = found[0]
     assert len({tuple(order) for order in orders.values()}) == 3
     assert len({order[0] for order in orders.values()}) > 1
-
-
-def test_the_earlier_lot_comes_first() -> None:
-    """Entries that became due later don't overtake those that are waiting."""
-    rows = loaded(rows_of({**many(6, 60.0), "late": entry(90.0)}))
-    first = names(rows.due(NOW + MINUTE, 3))
-    rest = names(rows.due(NOW + 90 * SECOND, 10))
-    assert "late" not in first
-    assert rest[-1] == "late"
-
-
-def test_a_row_that_moved_on_is_due_at_its_new_start_only() -> None:
-    """Another beat's claim moves it; the old start is forgotten."""
-    rows = loaded(rows_of({"a": entry()}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    rows.advance(row, NOW + 5 * MINUTE)
-    assert rows.next_due() == NOW + 6 * MINUTE
-    assert rows.due(NOW + 5 * MINUTE, 10) == []
-    assert names(rows.due(NOW + 6 * MINUTE, 10)) == ["a"]
 
 
 def test_a_one_off_that_ran_is_never_due_again() -> None:
@@ -212,16 +183,6 @@ def test_a_one_off_that_ran_is_never_due_again() -> None:
 
 
 # -- when all is forgotten
-
-
-def test_after_a_restart_every_row_is_loaded_anew_with_what_was_known() -> None:
-    """The store lost its data, in the middle of a burst: cursors are asked for again, and this beat's are offered."""
-    rows = loaded(rows_of(many(3)))
-    rows.due(NOW + MINUTE, 2)
-    rows.restart()
-    assert len(rows.unloaded()) == 3
-    assert {row.progress.known for row in rows.unloaded()} == {NOW}
-    assert rows.due(NOW + 999 * MINUTE, 10) == []
 
 
 # -- rest
@@ -269,65 +230,6 @@ def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) 
     assert names(rows.unloaded()) == ["broken"]
 
 
-def test_a_schedule_that_recovers_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """Whether it fails at its first start or later, it is back once it answers."""
-    caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
-    when = Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(when)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    when.broken = True
-    rows.advance(row, NOW + MINUTE)
-    assert rows.due(NOW + 5 * MINUTE, 10) == []
-    when.broken = False
-    rows.wake(steady() + 300)
-    loaded(rows, NOW + MINUTE)
-    assert names(rows.due(NOW + 5 * MINUTE, 10)) == ["a"]
-    assert [record.action for record in caplog.records] == ["entry_broken", "entry_goes_on"]  # type: ignore[attr-defined]
-
-
-def test_a_row_without_an_end_still_names_its_window() -> None:
-    """A window that is claimed has to run, also if its schedule can't say when the next one starts."""
-    when = Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(when)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    assert row.window(NOW + MINUTE).end == NOW + 2 * MINUTE
-    when.broken = True
-    window = row.window(NOW + 2 * MINUTE, attempt=2)
-    assert (window.entry, window.start, window.end, window.attempt, window.tracked) == (
-        "a",
-        NOW + 2 * MINUTE,
-        None,
-        2,
-        True,
-    )
-
-
-def test_a_schedule_that_starts_later_than_it_said() -> None:
-    """It is asked again when it would be due, and the row waits for what it says then."""
-    when = Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(when)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    when.minutes = 5
-    assert row.step(NOW + MINUTE) is None
-    rows.advance(row, row.cursor)
-    assert rows.next_due() == NOW + 5 * MINUTE
-
-
-def test_a_schedule_that_stays_broken_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where its last answer, from before, would do for its cursor."""
-    when = Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(when)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    cursor = row.cursor
-    when.broken = True
-    with pytest.raises(ScheduleError) as broken:
-        row.step(NOW + MINUTE)
-    with caplog.at_level("INFO"):
-        rows.rest(row, broken.value, seconds=30)
-        rows.advance(row, cursor)  # as when it is loaded anew
-    assert [record.action for record in caplog.records] == ["entry_broken"]
-
-
 # -- changes of the schedule
 
 
@@ -339,18 +241,6 @@ def test_a_refresh_keeps_cursors() -> None:
     rows.refresh(table)
     assert rows.unloaded() == []
     assert sorted(names(rows.due(NOW + MINUTE, 10))) == sorted(table)
-
-
-def test_a_refresh_with_entries_made_anew_keeps_cursors() -> None:
-    """A reload of the schedule makes new entry objects; equal ones change nothing but the object that is asked."""
-    first, second = entry(Weak(app=APP)), entry(Weak(app=APP))
-    rows = loaded(rows_of({"a": first}))
-    first.schedule.broken, second.schedule.minutes = True, 5  # type: ignore[attr-defined]
-    rows.refresh({"a": second})
-    assert rows.unloaded() == []
-    (row,) = rows.due(NOW + 5 * MINUTE, 10)
-    assert row.source is second
-    assert row.step(NOW + 5 * MINUTE) == Step(NOW + 5 * MINUTE, True)
 
 
 @pytest.mark.parametrize(
@@ -447,19 +337,6 @@ def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
     assert row.window(NOW + MINUTE).end is None
     rows.advance(row, NOW + MINUTE)
     assert rows.next_due() is None
-
-
-@pytest.mark.parametrize("every", [60.0, 90.0])
-def test_a_rest_is_of_one_definition(every: float) -> None:
-    """One that changed may be mended. A schedule that is reloaded every few seconds doesn't end a rest."""
-    rows = loaded(rows_of({"a": entry(60.0)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    rows.rest(row, "broken", seconds=30.0)
-    rows.refresh({"a": entry(every)})
-    assert rows.unloaded() == ([] if every == 60.0 else [rows.get("a")])
-    assert rows.next_due() is None, "a rest isn't for a tick to end"
-    rows.wake(steady() + 30)
-    assert rows.unloaded() == [rows.get("a")]
 
 
 def test_entries_that_come_and_go_are_noticed() -> None:
@@ -585,16 +462,6 @@ def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, c
     assert when.asked <= 4 * number
 
 
-def test_a_plan_is_judged_anew_after_a_while() -> None:
-    """What was on time when it was planned may be late once the broker is back: "latest" still means one."""
-    rows = loaded(rows_of({"a": entry()}))
-    (row,) = rows
-    assert row.step(NOW + MINUTE) == Step(NOW + MINUTE, True)
-    step = row.step(NOW + 60 * MINUTE)
-    assert step is not None
-    assert (step.start, step.missed_count) == (NOW + 60 * MINUTE, 59)
-
-
 def test_rows_for_which_there_was_no_time_come_first() -> None:
     """However many entries have much to look through, each has its turn."""
     rows = loaded(rows_of(many(6)))
@@ -614,45 +481,6 @@ def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:
     }
     assert found["minute"] == found["week"] == found["broken"] == 30
     assert found["half a year"] >= 3 * 182
-
-
-def test_rows_that_are_loaded_anew_are_due_once() -> None:
-    """After the store was away or had lost its data each row is due once, not once more with each outage."""
-    rows = loaded(rows_of(many(3)))
-    for _ in range(3):
-        (resting, *_rest) = rows.due(NOW + MINUTE, 1)
-        rows.rest(resting, "broken", seconds=5.0)
-        rows.restart()
-        for row in rows.unloaded():
-            rows.advance(row, NOW)
-        rows.wake(steady() + 60)
-    assert rows.unloaded() == []
-    due = rows.due(NOW + MINUTE, 10)
-    assert sorted(row.name for row in due) == sorted(many(3))
-    assert rows.due(NOW + MINUTE, 10) == []
-
-
-def test_a_row_is_given_out_once() -> None:
-    """A row that was given back twice is given out once."""
-    rows = loaded(rows_of(many(1)))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    rows.put(row)
-    rows.put(row)
-    assert rows.next_due() == NOW + MINUTE
-    assert rows.due(NOW + MINUTE, 10) == [row]
-    assert rows.due(NOW + MINUTE, 10) == []
-
-
-def test_an_entry_made_anew_is_adopted_if_it_says_the_same() -> None:
-    """Bases that make new entries at each access don't hold up their rows; another definition is noticed."""
-    rows = loaded(rows_of({"a": entry()}))
-    row = rows.get("a")
-    assert row is not None
-    again = entry()
-    assert rows.adopt(row, again)
-    assert row.source is again
-    assert not rows.adopt(row, entry(once={"catch_up": "all"}))
-    assert not rows.adopt(row, None)
 
 
 def test_an_entry_sets_its_time_zone() -> None:
@@ -690,24 +518,13 @@ def test_an_entry_sets_its_time_zone() -> None:
     assert "tz" not in vars(nightly) or nightly.tz is APP.timezone  # the user's own is as it was
 
 
-def test_a_file_of_holidays_that_cannot_be_read_is_its_entrys_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    """One line names entry and file; the other entries are there."""
-    pytest.importorskip("icalendar")  # imported here: on a busy machine that takes an entry's second
-    shut = excluding(cron("0 2 * * *", tz="UTC"), "/nowhere/holidays.ics")
-    rows = rows_of({"shut": entry(shut), "open": entry(60.0)})
-    assert [each.name for each in rows] == ["open"]
-    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert line.startswith("once: entry 'shut' is left out: excluding: /nowhere/holidays.ics ")
-    rows.refresh({"shut": entry(shut), "open": entry(60.0)})
-    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
-
-
 def test_what_is_left_out_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that came later, or a machine that was slow: the entry runs, and continues from the store's cursor."""
     pytest.importorskip("icalendar")
     file = tmp_path / "holidays.ics"
     found = {"shut": entry(excluding(cron("0 2 * * *", tz="UTC"), str(file))), "open": entry(60.0)}
     rows = rows_of(found)
+    assert rows.wrong["shut"].startswith(f"excluding: {file} ")
     file.write_text("BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:x\nEND:VCALENDAR\n")
     rows.retry_wrong(found)
     assert names(rows) == ["open"]  # not at once

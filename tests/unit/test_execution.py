@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -20,7 +19,6 @@ from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.windows import encode_call, encode_headers
 from celery_once_beat.worker import put_back as put_back_module
-from celery_once_beat.worker.errands import errands_of
 from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.notes import notes_of
 from celery_once_beat.worker.protocol import is_death, see_through
@@ -152,33 +150,6 @@ def test_a_call_without_a_window_has_its_own(app: Celery) -> None:
     assert current_window() is None
 
 
-def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
-    """Eagerly too: so apply_once(window=self.window) means the same in each."""
-    seen = []
-
-    @app.task(bind=True, max_retries=3, shared=False)
-    def flaky(self: Any) -> None:
-        seen.append(self.window)
-        if self.request.retries < 2:
-            raise self.retry(countdown=0)
-
-    flaky.apply()
-    assert len(seen) == 3
-    assert len(set(seen)) == 1
-
-
-def test_a_hook_that_looks_first_sees_what_the_retries_see(app: Celery) -> None:
-    """before_start is called before the body begins; a retry is told the same start all the same."""
-    task = app.task(work, name="proj.task", shared=False)
-    request = Context(id="1", called_directly=False, args=(), kwargs={}, headers=None)
-    task.request_stack.push(request)
-    seen = task.window
-    notes_of(request).began = seen.start.timestamp() + 3
-    headers = task.signature_from_request(request).options["headers"]
-    task.request_stack.pop()
-    assert headers == encode_call("1", seen.start)
-
-
 def test_another_calls_header_isnt_believed(app: Celery) -> None:
     """A child that was given its parent's headers began when it began; nor what is no instant."""
     task = app.task(work, name="proj.task", shared=False)
@@ -197,19 +168,6 @@ def test_another_calls_header_isnt_believed(app: Celery) -> None:
             task.request_stack.push(request)
             assert (task.window.entry, task.window.start) == (call, start)
             task.request_stack.pop()
-
-
-def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
-    """before_start runs before it, and on_failure where it is refused for a wrong header."""
-    task = app.task(work, name="proj.task", shared=False)
-    window = Window("nightly", NOW, None)
-    for headers, expected in (
-        (encode_headers(window), window), (encode_headers(window, "1"), window), (encode_headers(window, "2"), None),
-        ({"once_entry": 7}, None),
-    ):  # fmt: skip
-        task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
-        assert task.window == expected if expected else not task.window.scheduled
-        task.request_stack.pop()
 
 
 # ------------------------------------------------------------------------------------ what came out of a body
@@ -261,14 +219,6 @@ def test_what_is_raised_from_outside_while_the_store_is_away() -> None:
     with pytest.raises(SystemExit):
         see_through(send, 60.0, said.append)
     assert len(said) == 1
-
-
-def test_what_is_sent_as_the_worker_ends_is_not_said_to_be_left(app: Celery) -> None:
-    """Who waits for an errand may wake before its sender notes that it is done."""
-    errands, sent = errands_of.of(app), Future[None]()
-    sent.set_result(None)
-    errands._unsent[sent] = lambda exc: pytest.fail(str(exc))
-    errands.finish(0.0)
 
 
 class OddError(Exception):

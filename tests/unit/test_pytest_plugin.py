@@ -105,24 +105,3 @@ def test_a_suite_that_uses_none(tmp_path: Path) -> None:
     """It imports this module and nothing that it stands on, and needs no app."""
     assert "1 passed" in run(tmp_path, UNUSED)
     assert "once_window(task, window)" in run(tmp_path, UNUSED, "--fixtures")
-
-
-def test_a_process_that_has_imported_it_before(tmp_path: Path) -> None:
-    """As one that sets up Django, and then calls pytest: no warning of what pytest can't rewrite any more."""
-    installed = tmp_path / "celery_once_beat-0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: celery-once-beat\nVersion: 0\n")
-    (installed / "RECORD").write_text("celery_once_beat/__init__.py,,\n")
-    (installed / "entry_points.txt").write_text(f"[pytest11]\ncelery_once_beat = {PLUGIN}\n")
-    (tmp_path / "test_suite.py").write_text("def test_nothing(): ...\n")
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport celery_once_beat, pytest\n"
-        "sys.exit(pytest.main(['-q', '-W', 'error::pytest.PytestAssertRewriteWarning', '-p', 'no:cacheprovider']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-    assert "Warning" not in done.stdout + done.stderr

