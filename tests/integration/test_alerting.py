@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -39,24 +38,6 @@ def test_late_without_a_worker(system: System) -> None:
     assert said[0]["state"] in ("published", "overdue")
     assert f"the queue '{system.queue}'" in said[0]["why"]
     beat.stop()
-
-
-@pytest.mark.long
-def test_two_beats_say_it_once(system: System) -> None:
-    """Whoever takes a notice says it: of each window one of them does."""
-    system.entries = tick("ending", ["fails"], deadline=1.0, on_failure=TELL)
-    listener(system)
-    beats, _ = system.pair()
-    wait_until(lambda: len(system.ledger.read("told")) >= 8, "eight ends are told", 90)
-    system.settle(beats)
-    failed = system.outcomes()["failed"]
-    wait_until(lambda: len(system.ledger.read("told")) >= failed, "all ends are told", 60)
-    told = system.ledger.read("told")
-    assert Counter(each["start"] for each in told) == Counter(system.starts())
-    assert {(each["entry"], each["outcome"], each["error"]) for each in told} == {
-        ("tick", "failed", "ValueError: this task fails")
-    }
-    assert max(Counter(each["start"] for each in system.ledger.read("late")).values()) == 1
 
 
 @pytest.mark.parametrize("point", ["beat.telling:KILL", "beat.before_told:KILL", "beat.told:KILL", "beat.telling:STOP"])

@@ -105,15 +105,6 @@ def left(stage: Stage) -> int:
     return int(stage.raw.xlen(key(stage, "alerts")))
 
 
-def test_an_end_is_sent_once(stage: Stage) -> None:
-    """With what its failure said, by the beat that looks first."""
-    starts = fail(stage, 1, 2)
-    beat, other = Beat(stage), Beat(stage)
-    assert (beat.look(), other.look()) == (starts, [])
-    assert beat.sent[0] == {"entry": "nightly", "start": starts[0], "outcome": "failed", "error": "number 1"}
-    assert left(stage) == 0
-
-
 def test_a_broker_that_is_away(stage: Stage) -> None:
     """Another beat sends what this one can't, at its next look."""
     starts = fail(stage, 1)
@@ -136,17 +127,6 @@ def test_a_task_that_the_broker_refuses(stage: Stage, caplog: pytest.LogCaptureF
     assert sorted(other.look()) == starts
 
 
-def test_a_task_that_cannot_be_sent(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """That is said once, and the alert is gone."""
-    fail(stage, 1, 2)
-    beat = Beat(stage)
-    beat.answers = [(Published.IMPOSSIBLE, "no arguments")] * 2
-    with caplog.at_level(logging.ERROR, LOGGER):
-        beat.look()
-    assert len(caplog.records) == 1
-    assert left(stage) == 0
-
-
 @pytest.mark.parametrize("lacks", ["the task", "the entry", "to read it"])
 def test_a_beat_that_does_not_know_it(stage: Stage, lacks: str) -> None:
     """As in a rolling deploy: it leaves the alert to a beat that does."""
@@ -158,20 +138,6 @@ def test_a_beat_that_does_not_know_it(stage: Stage, lacks: str) -> None:
     for _ in range(3):
         assert beat.look() == []
     assert other.look() == starts
-
-
-def test_there_is_no_time_for_all(redis_url: str) -> None:
-    """What a beat hasn't come to, any beat takes after publish_timeout."""
-    stage = Stage(redis_url, publish_timeout=1.0)
-    stage.load(**ONCE)
-    starts = fail(stage, 1, 2)
-    beat = Beat(stage)
-    beat.takes = 0.6
-    assert beat.look() == starts[:1]
-    (pending,) = stage.raw.xpending_range(key(stage, "alerts"), "beats", "-", "+", 10)
-    stage.raw.xclaim(key(stage, "alerts"), "beats", "beat", 0, [pending["message_id"]], idle=1500)
-    assert Beat(stage).look() == starts[1:]
-    stage.close()
 
 
 def test_no_replica_has_it(stage: Stage) -> None:

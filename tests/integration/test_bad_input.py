@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-from functools import partial
 from threading import Thread
 from threading import enumerate as enumerate_threads
 
-import filled
 import pytest
-import redis
 from celery import Celery
 from celery.beat import Scheduler, Service
-from processes import environ, wait_until
+from processes import wait_until
 from system import System
 
-from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
 from celery_once_beat.worker import task
 
 
@@ -58,42 +51,6 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
     assert "than the 1 that claim windows" in stock.log
     wait_until(lambda: system.store.account("tick"), "the schedule is loaded", 60)
     assert "this beat runs" not in right.log
-
-
-@pytest.mark.long
-def test_a_stock_beat_alone_is_what_somebody_went_back_to(system: System) -> None:
-    """It isn't warned of as doubling, until another that claims windows starts beside it."""
-    system.check_law = False
-    stock = system.beat("stock", scheduler="celery.beat:Scheduler")
-    stock.wait_log("Sending due task", 60)
-    assert "this beat runs" not in stock.log
-    system.beat()
-    stock.wait_log("once: this beat runs Scheduler, which sends each window once more than the 1 that", 90)
-
-
-def test_a_forgotten_stock_beat_is_warned_of(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It may have run alone for days when the first beats that claim windows are deployed beside it."""
-    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
-    app = Celery("stock", broker=redis_url, set_as_current=False)
-    service = Service(app, scheduler_cls=Scheduler)
-    looks = Thread(target=task._warn_of_others, args=[service], daemon=True)
-    with redis.Redis.from_url(redis_url) as client:
-
-        def accepted() -> int:
-            return int(client.info("stats")["total_connections_received"])
-
-        before = accepted()
-        looks.start()
-        wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
-        assert looks.is_alive()
-        assert "this beat runs" not in caplog.text
-        store = Store(Settings.from_app(app))
-        filled.beat_lives(store)
-        looks.join(30)
-        store.close()
-    assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
 
 
 def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,19 +128,3 @@ def test_a_request_class_that_cannot_be_combined(system: System) -> None:
     (line,) = [line for line in worker.log.splitlines() if "CRITICAL" in line]
     assert "Request: found <class 'dict'>, expected a subclass of celery.worker.request.Request" in line
     assert "Traceback" not in worker.log
-
-
-@pytest.mark.long
-def test_a_wrong_attribute_stops_nobody_else(system: System) -> None:
-    """Who only sends tasks, a web process say, goes on; a command of the CLI says what is wrong."""
-    system.task = {"once_leese": 5}
-    system.check_law = False
-    run = partial(
-        subprocess.run, env=environ(system.env()), cwd=system.directory, capture_output=True, text=True, timeout=60
-    )
-    sends = "from apps.once_app import app; app.finalize(); print(app.tasks['apps.once_app.work'].name)"
-    assert run([sys.executable, "-c", sends]).stdout == "apps.once_app.work\n"
-    done = run([sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "next"])
-    assert done.returncode == os.EX_CONFIG
-    assert "once_leese: there is no such attribute" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -368,40 +368,6 @@ def test_a_stale_holder_calls_nobody(make: Any) -> None:
     assert isinstance(tick.begin(3), Waits)
 
 
-@pytest.mark.parametrize("how", ["abandoned", "revoked", "expired"])
-def test_one_that_ends_while_it_waits_blocks_nobody(make: Any, how: str) -> None:
-    """It has its outcome, and the next one is overdue when the turn is free."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.begin(3)
-    if how == "abandoned":
-        assert tick.store.abandon_many([(tick.window(2), "order")]) == [Finished()]
-    elif how == "revoked":
-        assert tick.store.close_window(tick.window(2), "P", "revoked", 0) == Closed("revoked")
-    else:
-        expires = tick.raw.hget(tick.store.entry_key("tick"), f"w:{format_instant(tick.start(2))}").split(" ")
-        expires[6] = str(tick.raw.time()[0] * 1000 - 1)
-        tick.raw.hset(tick.store.entry_key("tick"), f"w:{format_instant(tick.start(2))}", " ".join(expires))
-        tick.overdue(2)
-        assert tick.take(2) == Closed("expired")
-    assert tick.due_after_end(1) == [3]
-    assert tick.counts == {how: 1, "done": 1}
-
-
-def test_the_end_of_the_grace(make: Any) -> None:
-    """A window that waits is missed when its grace is over: a beat is told in time."""
-    tick = make(overlap="buffer_all", grace=(datetime.now(timezone.utc) - START).total_seconds())
-    tick.raw.zrange("once:beats", 0, -1)
-    tick.begin(9)
-    tick.load(grace=(datetime.now(timezone.utc) - START).total_seconds())
-    assert tick.begin(8) == Waits(tick.start(9))
-    assert tick.due_in(8) < 500
-    tick.load(grace=1.0)
-    tick.overdue(8)
-    assert tick.take(8) == Closed("missed")
-
-
 def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
     """The next one is overdue at once: nobody else publishes it."""
     tick = make(overlap="buffer_all")
@@ -450,28 +416,6 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     assert recovery.sweep(REPORT) == []
     assert recovery.due_in() == 0
     assert recovery.sweep(REPORT) == [tick.window(3)]
-    tick.close()
-
-
-def test_a_beat_looks_often_while_windows_wait(redis_url: str) -> None:
-    """For their turn or for a slot; once they have begun it only sweeps."""
-    tick = Tick(redis_url, most=1, overlap="buffer_all")
-    recovery = tick.recovery()
-
-    def looks_often() -> bool:
-        recovery.sweep(REPORT)
-        return recovery.look_in() <= 0.2
-
-    tick.begin(1)
-    assert not looks_often()
-    tick.begin(2)
-    assert looks_often()
-    tick.end(1)
-    tick.begin(2)
-    assert not looks_often()
-    tick.store.acquire_slot("reports", 1, tick.window(2), "w2", 30.0)
-    tick.store.acquire_slot("reports", 1, tick.window(3), "w3", 30.0)
-    assert looks_often()
     tick.close()
 
 

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -26,7 +25,7 @@ from celery_once_beat.beat.claiming import Claiming, Claims
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
 
@@ -230,33 +229,6 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
         beat.claiming.load(["beat-1"])
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
-
-
-def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> None:
-    """The beat loads its entries anew, from the cursors that it knew: no window is lost."""
-    beat.load(beat.entry("a"))
-    assert starts(beat.claim(1)) == [("a", 1)]
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
-    assert not beat.claim(2).won
-    beat.claiming.load(["beat-1"])
-    assert starts(beat.claim(2)) == [("a", 2)]
-
-
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_one_entry_is_unknown_and_the_others_are_uncertain(beat: Beat, redis_url: str, lost: int) -> None:
-    """In whatever order the store answers so: nothing is won, the beat goes on, and no window is lost."""
-    beat.load(beat.entry("a"), beat.entry("b"), beat.entry("c"))
-    in_order = sorted(beat.rows, key=beat.rows.order)  # as they are claimed
-    with redis.Redis.from_url(redis_url) as client:
-        client.delete(beat.store.entry_key(in_order[lost].name))
-    beat.store._trip.settings = replace(beat.settings, wait_replicas=1)
-    claims = beat.claim(1)
-    assert isinstance(claims.away, UncertainWriteError)
-    assert not claims.won
-    beat.store._trip.settings = beat.settings  # as if the replica were back
-    beat.claiming.load(["beat-1"])
-    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
 
 
 @pytest.mark.parametrize(("countdown", "grace"), [(60, 90.0), (-1e6, 30.0)])

@@ -17,7 +17,7 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.keys import SHARDS
-from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest, Renewal
+from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -110,42 +110,6 @@ def test_what_it_costs(store: Store) -> None:
         assert client.info("stats")["total_net_input_bytes"] - before == pytest.approx(
             quoted(r"It sends ([\d,]+) bytes a look"), rel=0.2
         )
-
-
-#: What each verb's script asks of the server, and what it asks beyond that for an entry whose windows don't overlap.
-SCRIPTS = {
-    "claim": "TIME HMGET GET SET HSET PEXPIRE PEXPIRE ZADD PTTL LLEN ZSCORE",
-    "confirm": "TIME HMGET GET ZSCORE PEXPIRE HSET ZADD",
-    "begin": "TIME HMGET GET ZSCORE DEL SET HSET ZADD",
-    "renew": "TIME HMGET GET PEXPIRE ZADD",
-    "finish": "TIME HMGET GET ZSCORE LTRIM ZREM HDEL SET HSET LPUSH PTTL",
-}
-SKIP_BEGINS = "HGET HGET HSET"
-
-
-@pytest.mark.parametrize("overlap", ["allow", "skip"])
-def test_what_waits_for_nothing_pays_nothing(store: Store, overlap: str) -> None:
-    """Without buffers and limits no verb asks more of the server than before there were any."""
-    name, since = "daily", T0
-    limits = EndRules(max_attempts=3, recover=True, grace=None, overlap=overlap)
-    store.load_many([LoadRequest(name, BEATS[0], MARK, 86400.0, limits, known=since)])
-    found: dict[str, Counter[str]] = {}
-    for number in range(3):  # the first makes keys
-        window = WindowKey(name, since + (number + 1) * HOUR)
-        with counted(store, "scripts") as found["claim"]:
-            (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, since + number * HOUR, MARK)])
-        with counted(store, "scripts") as found["confirm"]:
-            store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
-        with counted(store, "scripts") as found["begin"]:
-            begun = store.begin(window, OWNER, 30.0)
-        with counted(store, "scripts") as found["renew"]:
-            store.renew_many([Renewal(window, OWNER, begun.fence, 30.0, True)])
-        with counted(store, "scripts") as found["finish"]:
-            store.finish(Ending(window, OWNER, begun.fence, "done"))
-    expected = {verb: Counter(commands.split()) for verb, commands in SCRIPTS.items()}
-    if overlap == "skip":
-        expected["begin"] += Counter(SKIP_BEGINS.split())
-    assert found == expected
 
 
 def test_what_it_keeps(store: Store) -> None:

@@ -78,18 +78,6 @@ def test_what_changed_is_read_and_nothing_else(reader: Reader) -> None:
     assert changed == ["entry-7"]
 
 
-def test_a_deletion_is_seen(reader: Reader) -> None:
-    """At the next look; also where the name was set again since."""
-    for name in ("a", "b"):
-        reader.set(name)
-    reader.look()
-    reader.store.delete_definition("a")
-    assert reader.look().keys() == {"b"}
-    reader.store.delete_definition("b")
-    reader.set("b", 30)
-    assert reader.look() == {"b": 30}
-
-
 def test_a_store_that_lost_all_is_read_anew(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
     """At once: the number that the beat knows isn't there. One line names what is lost, and none calls it deleted."""
     caplog.set_level("INFO")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import signal
 import sys
@@ -20,14 +19,10 @@ from processes import Proc, Processes, wait_until
 from terminal import Terminal
 
 from celery_once_beat import embedded
-from celery_once_beat.rules.balance import Balance
 from celery_once_beat.windows import format_instant
-from examples.ha_pair import __main__ as command
 from examples.ha_pair import server
-from examples.ha_pair.board import Board
 from examples.ha_pair.ledger import Event, WindowKey
 from examples.ha_pair.plain import verdict_lines
-from examples.ha_pair.telling import Act
 from examples.ha_pair.verdict import Copy, Kill, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,73 +252,6 @@ def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 # ---------------------------------------------------------------------------------------------- how it is shown
 
 
-def stdout(encoding: str = "utf-8", *, terminal: bool = True) -> io.TextIOWrapper:
-    out = io.TextIOWrapper(io.BytesIO(), encoding)
-    out.isatty = lambda: terminal  # type: ignore[method-assign]
-    return out
-
-
-@pytest.mark.parametrize(
-    ("out", "env", "live"),
-    [
-        (stdout(), {}, True),
-        (stdout(terminal=False), {"FORCE_COLOR": "1"}, False),
-        (stdout(), {"TERM": "dumb"}, False),
-        (stdout(), {"COLUMNS": "60"}, False),
-        (stdout(), {"LINES": "12"}, False),
-        (stdout("latin-1"), {}, False),
-    ],
-    ids=["terminal", "pipe", "dumb", "narrow", "low", "no symbols"],
-)
-def test_the_picture_is_drawn_only_where_it_can_be_seen(
-    monkeypatch: pytest.MonkeyPatch, out: io.TextIOWrapper, env: dict[str, str], live: bool
-):
-    """A pipe, a dumb terminal, a small one and one without the symbols get plain lines."""
-    need_rich()
-    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", **env}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", out)
-    assert (command._live_view(0.0) is not None) == live
-
-
-def second(number: int, entry: str = "heartbeat") -> WindowKey:
-    return WindowKey(entry, format_instant(DUE + timedelta(seconds=number)))
-
-
-def board_of(*events: Act | Event) -> Board:
-    board = Board()
-    for event in events:
-        board.tell(event)
-    return board
-
-
-@pytest.mark.parametrize("size", [(78, 18), (80, 23), (100, 29), (200, 60)])
-def test_every_frame_fits_and_says_it_with_symbols(size: tuple[int, int]):
-    """All states at once, with long news, in a small terminal and in a large one."""
-    need_rich()
-    from examples.ha_pair.picture import picture
-
-    told: list[Act | Event] = [Act("started", T0, who=f"{kind}-{n}") for kind in ("beat", "worker") for n in (1, 2)]
-    told += [event("claimed", 0.0, "beat-1"), *TAKEN_OVER]
-    told += [event("refused", 5.5, "worker-1", reason="running"), event("refused", 7.5, "worker-1", reason="closed")]
-    told += [event("claimed", 7.5, "beat-2", second(7)), event("claimed", 8, "beat-2", second(8))]
-    told += [event("start", 8, "worker-1", second(8)), event("start", 8, "worker-2", second(8, "report"))]
-    told += [
-        event("start", 8, "worker-1", second(8, "cleanup")),
-        Act("killed", T0 + 9, "KILLED " + "x" * 200, "worker-1"),
-    ]
-    told += [event("published", 9, "beat-2", second(8, "cleanup"), again=True), Act("stopped", T0 + 9, "", "beat-1")]
-    lines = picture(board_of(*told), 12.0, T0 + 12, *size)
-    text = "\n".join(line.plain for line in lines)
-    assert len(lines) == size[1]
-    assert max(line.cell_len for line in lines) <= size[0]
-    for symbol in "●✗○✓►↻⊘→·":
-        assert symbol in text
-    assert re.search(r"report +12:00:00 +beat-1 +✗ worker-1 → worker-2 +5\.00 s +✓ (done, )?execution 2 +⊘", text)
-    assert re.search(r"heartbeat 12:00:07 +beat-2 +- +5 s +· waiting", text)
-    assert re.search(r"cleanup +12:00:08 +\? +✗ worker-1 +4 s +↻ (overdue, )?published again", text)
-
-
 # ------------------------------------------------------------------------------------------------ the recording
 
 
@@ -391,18 +319,3 @@ def test_a_copy_that_was_not_refused_is_wrong(more: list[Event], copies: list[fl
     assert verdict.copies_sent == len(copies)
     if faults:
         assert "fault: report 12:00:00: the copy of its message was not refused" in "\n".join(verdict_lines(verdict))
-
-
-@pytest.mark.parametrize(
-    "balance",
-    [
-        Balance("report", 2, {"done": 1}, 0),
-        Balance("report", 1, {"missed": 1}, 0),
-        Balance("report", 1, {}, 1),
-    ],
-    ids=["uneven", "missed", "open"],
-)
-def test_an_account_that_is_not_all_done_is_wrong(balance: Balance):
-    """The store's account must agree that every window was done."""
-    assert not judge(RUN, [WINDOW], [], [Balance("report", 1, {"done": 1}, 0)]).faults
-    assert judge(RUN, [WINDOW], [], [balance]).faults

@@ -18,11 +18,10 @@ from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import StoreDataError, StoreUnavailableError
-from celery_once_beat.store.model import Begun, Busy
+from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.store.model import Busy
 from celery_once_beat.store.roundtrip import RoundTrip
 from celery_once_beat.store.verbs import Store, store_of
-from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.worker import leases as leases_module
 
 
@@ -119,22 +118,6 @@ def test_what_is_raised_behind_the_body(
     assert worker.account.counts == outcome
     assert [args["exception"] for name, args in sent if name == "window_failed"] == ([raised] if outcome else [])
     assert not leases(worker)._held
-
-
-def test_a_soft_time_limit_when_all_is_done(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It concerns nobody any more: Celery has stored the success."""
-    finish, times = Store.finish, iter([True])
-
-    def limited(*arguments: Any, **options: Any) -> Any:
-        if next(times, False):
-            raise SoftTimeLimitExceeded
-        return finish(*arguments, **options)
-
-    monkeypatch.setattr(Store, "finish", limited)
-    with heard() as sent:
-        assert worker.trace(lambda: "worked") == SUCCESS
-    assert worker.account.counts == {"done": 1}
-    assert [name for name, _ in sent] == ["window_started", "window_succeeded", "window_closed"]
 
 
 # ------------------------------------------------------------------------------------------------ what is out of time
@@ -324,29 +307,3 @@ def test_a_process_that_ends_while_the_store_is_away(
     leases_module._record_all()
     leases_module._record_all()
     assert told(caplog) == ["window_unrecorded"]
-
-
-def test_one_end_that_cant_be_recorded(
-    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None
-) -> None:
-    """A foreign key stops that window's end and no other that waits with it."""
-    second = worker.next_window()
-    worker.trace(lambda: "worked")
-    with redis.Redis.from_url(redis_url) as client:
-        client.set(worker.run_key, "not ours", ex=600)
-    worker.trace(lambda: "worked", second)
-    leases_module._record_all()
-    assert told(caplog) == ["window_unrecorded"]
-    assert worker.account.counts == {"done": 1}
-
-
-def test_a_window_without_entry(worker: Worker, patient: None) -> None:
-    """An untracked one, as of a key: its run key alone decides, and its end may wait all the same."""
-    window = Window("adhoc", WINDOW.start, None, tracked=False)
-    worker.trace(lambda: "worked", window)
-    key = WindowKey(window.entry, window.start)
-    assert isinstance(store_of(worker.app).begin(key, "other", LEASE, tracked=False), Busy)
-    leases_module._record_all()
-    reply = store_of(worker.app).begin(key, "other", LEASE, tracked=False)
-    assert not isinstance(reply, (Begun, Busy)), reply
-    assert not isinstance(reply, StoreDataError)

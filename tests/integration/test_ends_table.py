@@ -247,33 +247,6 @@ def test_a_replacement_has_no_window(play: Play) -> None:
         assert ran["scheduled"] is False
 
 
-@pytest.mark.parametrize("acks", ["early", "late"])
-def test_a_hook_that_raises_at_a_hard_limit(play: Play, acks: str) -> None:
-    """The window has failed all the same: an error in on_failure, which newer Celery calls then, isn't its concern."""
-    entry = f"hard limit, hook raises/{acks}"
-    assert play.account(entry).counts == {"failed": 1}
-    assert len(play.starts(entry)) == 1
-    assert play.ledger.read("hook") or not NEWEST
-
-
-@pytest.mark.parametrize("end", ["child killed, rejected/late", "child killed, retried/early"])
-def test_a_copy_that_comes_before_the_lease_is_over(play: Play, end: str) -> None:
-    """Celery sends a killed child's message again at once: that copy is refused, and the beat's is executed."""
-    if end not in play.entries:
-        pytest.skip(f"Celery {celery.__version__} has no such end")
-    events = play.ledger.read(entry=end)
-    assert [event["kind"] for event in events].count("overdue") == 1, events
-    first, second = play.starts(end)
-    # A machine so slow that Celery notices the death after the lease may send the copy when the second has ended.
-    reasons = {"running", "closed"}
-    for event in play.ledger.read("refused", entry=end):
-        assert event["reason"] in (reasons if event["at"] > second["at"] else {"running"})
-    assert play.ledger.read("refused", entry=end), events
-    assert not second["redelivered"]
-    assert (first["attempt"], second["attempt"]) == (1, 2)
-    assert second["fence"] > first["fence"]
-
-
 def test_a_soft_limit_is_caught_once(play: Play) -> None:
     """The body that catches its soft limit did get it."""
     for acks in ("early", "late"):

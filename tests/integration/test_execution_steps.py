@@ -66,25 +66,6 @@ def test_a_store_that_is_away_at_the_end(
     assert record.entry == WINDOW.entry  # type: ignore[attr-defined]
 
 
-def test_a_store_that_is_away_while_it_runs(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer]
-) -> None:
-    """The window isn't held while nobody can renew it, and is again after: nobody else began meanwhile."""
-    server = start_redis(appendonly=True)
-    worker = new_worker(server.url())
-
-    def body() -> None:
-        window = worker.task.window
-        assert window is not None
-        server.pause()
-        wait_until(lambda: not window.held, "the lease isn't trusted any more", 60)
-        server.resume()
-        wait_until(lambda: window.held, "the lease is renewed again", 60)
-
-    worker.deliver(body)
-    assert worker.account.counts == {"done": 1}
-
-
 # ------------------------------------------------------------------------------------------- ends that can't be told
 
 
@@ -187,14 +168,6 @@ def test_a_child_that_is_killed_after_it_handed_over(
         assert worker.account.counts == {"done": 1}
 
 
-@pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
-def test_a_child_that_is_killed_before_it_began(worker: Worker, outcome: str, counts: dict[str, int]) -> None:
-    """A hard limit while it still waits for the store: nothing failed, and recovery may run it; a revoke ends it."""
-    end_killed(worker, {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}, outcome)
-    assert worker.account.counts == counts
-    assert (KEY.start in worker.account.open) == (not counts)
-
-
 # ------------------------------------------------------------------------------------------------- what is said of it
 
 
@@ -218,32 +191,6 @@ def test_a_lease_that_is_lost_while_the_body_runs(
     with pytest.raises(Ignore, match="stale"):
         worker.deliver(body)
     assert [action(record) for record in caplog.records].count("lease_lost") == 1
-
-
-@pytest.mark.parametrize("how", ["returns", "retries"])
-def test_a_renewal_that_meets_its_own_end(
-    worker: Worker, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A renewal that is sent beside the end finds nothing to renew; that is no lost lease."""
-    store = store_of(worker.app)
-    for verb in ("finish", "hand_over"):
-        monkeypatch.setattr(store, verb, _then_renew(worker, getattr(store, verb)))
-    if how == "returns":
-        worker.deliver(lambda: None)
-    else:
-        with pytest.raises(Retry):
-            worker.deliver(lambda: worker.task.retry(countdown=60))
-    assert "lease_lost" not in [action(record) for record in caplog.records]
-
-
-def _then_renew(worker: Worker, verb: Callable[..., Any]) -> Callable[..., Any]:
-    def told(*arguments: Any, **options: Any) -> Any:
-        reply = verb(*arguments, **options)
-        leases = leases_of.of(store_of(worker.app))
-        leases._renew(list(leases._held))
-        return reply
-
-    return told
 
 
 def action(record: logging.LogRecord) -> str | None:

@@ -14,7 +14,7 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
-from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest, Waits
+from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -123,21 +123,6 @@ def test_who_ran_it_last_is_shown_whoever_ends_it(teller: Teller) -> None:
     wait_until(given_up, "the window is overdue, and given up", 60)
     (seen,) = teller.seen().windows
     assert (seen.state, seen.past.worker) == ("abandoned", "w@far")
-
-
-def test_for_what_windows_wait(teller: Teller) -> None:
-    """For the one that runs; once that has ended, for the first in line, which itself waits for nothing more."""
-
-    def waits_for() -> list[datetime | None]:
-        return [story.waits_for for story in teller.seen().windows if story.open and story.open.waits]
-
-    running, *waiting = windows = [teller.claim() for _ in range(4)]
-    begun, *others = (teller.store.begin(window, "w@far:1:2", 30.0, overlap="buffer_all") for window in windows)
-    assert isinstance(begun, Begun)
-    assert all(isinstance(other, Waits) for other in others)
-    assert waits_for() == [running.start] * 3
-    teller.store.finish(Ending(running, "w@far:1:2", begun.fence, "done"))
-    assert waits_for() == [waiting[0].start, waiting[0].start, None]
 
 
 def test_refused_copies_are_counted_by_window(redis_url: str) -> None:

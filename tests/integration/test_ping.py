@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Proc, Processes, environ, wait_until
+from processes import Proc, environ, wait_until
 from servers import RedisServer, free_port
 from system import System
 
@@ -144,14 +143,3 @@ def test_a_file_that_can_not_be_written(system: System, tmp_path: Path) -> None:
     folder.mkdir()
     wait_until((folder / "heartbeat").exists, "it is written", 60)
     system.settle([beat])
-
-
-def test_what_ping_says_by_a_file_as_json(file: HeartbeatFile, procs: Processes) -> None:
-    """For programs, with the ages; a time that lies ahead says nothing. It isn't for one beat of several."""
-    command = [sys.executable, "-m", "celery", "once", "ping", "--file", str(file.path)]
-    file.path.touch()
-    os.utime(file.path, (2e9, 2e9))
-    ahead = procs.start([*command, "--json"], name="ping")
-    assert (ahead.wait(), json.loads(ahead.log)) == (1, {"alive": False, "heard": None, "looks": None})
-    both = procs.start([*command, "--beat", "b"], name="ping")
-    assert (both.wait(), both.log.splitlines()[-1]) == (2, "Error: --file is one beat's own: give it without --beat")

@@ -6,14 +6,12 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-import pytest
 import redis
 from celery import Celery
 from processes import wait_until
 
 from celery_once_beat import OnceScheduler, OnceTask, Window
-from celery_once_beat.store.verbs import store_of
-from celery_once_beat.testing import pinned_clock, windows_between, windows_caught_up
+from celery_once_beat.testing import pinned_clock, windows_between
 from celery_once_beat.windows import decode_headers
 
 HOUR = timedelta(hours=1)
@@ -61,30 +59,4 @@ def test_a_beat_publishes_what_is_due_by_a_pinned_clock(redis_url: str) -> None:
             expected = windows_between(app, began, began + hours * HOUR)
             assert len(expected) == hours
             assert published(redis_url) == expected
-        beat.close()
-
-
-@pytest.mark.parametrize(
-    ("once", "number"),
-    [
-        ({}, 1),
-        ({"catch_up": "all"}, 72),
-        ({"catch_up": "all", "grace": 10 * 3600}, 10),
-        ({"catch_up": "all", "max_catch_up": 5}, 5),
-        ({"catch_up": "none"}, 0),
-    ],
-)
-def test_a_beat_catches_up_as_foretold(redis_url: str, once: dict[str, Any], number: int) -> None:
-    """After three days without one, a beat publishes what windows_caught_up says."""
-    app = app_of(redis_url, once)
-    with app, pinned_clock(datetime.now(timezone.utc)) as clock:
-        beat = OnceScheduler(app)
-        tick_until_idle(beat)
-        account = store_of(app).account("hourly")
-        assert account is not None
-        clock.move(3 * 24 * HOUR)
-        expected = windows_caught_up(app, account.cursor, clock.now())
-        assert len(expected) == number
-        tick_until_idle(beat)
-        assert published(redis_url) == expected
         beat.close()

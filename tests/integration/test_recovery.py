@@ -12,9 +12,8 @@ import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
-from celery.utils.dispatch import Signal
 
-from celery_once_beat import OnceTask, signals
+from celery_once_beat import OnceTask
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
@@ -115,21 +114,6 @@ def beat(new_beat: Callable[..., Beat]) -> Beat:
     return new_beat()
 
 
-@pytest.fixture
-def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Signals that were sent: name and arguments."""
-    found: list[tuple[str, dict[str, Any]]] = []
-
-    def note(signal: Signal, **arguments: Any) -> None:
-        found.append((signal.name, arguments))
-
-    for name in signals.__all__:
-        getattr(signals, name).connect(note)
-    yield found
-    for name in signals.__all__:
-        getattr(signals, name).disconnect(note)
-
-
 def test_what_is_overdue_is_taken(beat: Beat) -> None:
     """Each once: what was taken isn't overdue for any other beat."""
     beat.schedule("a")
@@ -163,20 +147,6 @@ def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.L
     (record,) = caplog.records
     assert record.action == "window_unknown"  # type: ignore[attr-defined]
     assert (record.entry, record.owner) == (window.entry, "beat-1")  # type: ignore[attr-defined]
-
-
-def test_windows_of_a_task_that_is_plain_by_now(beat: Beat, heard: list[tuple[str, dict[str, Any]]]) -> None:
-    """No worker would close them any more: dropped, and said so."""
-    beat.schedule("a")
-    (window,) = beat.claim("a", 1)
-    beat.schedule("a", once={"tracked": False})
-    assert not beat.taken()
-    account = beat.store.account("a")
-    assert account is not None
-    assert account.counts == {"dropped": 1}
-    assert [name for name, _ in heard] == ["window_abandoned", "window_closed"]
-    for _, arguments in heard:
-        assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
 
 
 def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:

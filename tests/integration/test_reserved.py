@@ -16,7 +16,6 @@ from system import System
 
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import format_instant
-from celery_once_beat.worker import reserved
 from celery_once_beat.worker.reserved import Reserved, Waiting
 
 START_TIMEOUT = 600.0
@@ -165,37 +164,3 @@ def worker(redis_url: str) -> Iterator[Worker]:
     for request in set(state.reserved_requests) - before:
         state.reserved_requests.discard(request)
     stage.close()
-
-
-def test_what_begins_soon_is_never_told(worker: Worker) -> None:
-    """Only what waits at two looks; and never what a pool has begun, or what has no window."""
-    waits, soon, _foreign = worker.receive(1), worker.receive(2), worker.receive(0)
-    assert worker.reported() == set()
-    soon.time_start = 1.0
-    assert worker.reported() == {1}
-    waits.time_start = 1.0
-    assert worker.reported() == {1}
-
-
-def test_it_is_told_again_before_it_is_overdue(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a third of the lease, for as long as the message waits; then no more."""
-    now = [0.0]
-    monkeypatch.setattr(reserved, "steady", lambda: now[0])
-    request = worker.receive(1)
-    assert worker.reported() == set()
-    assert worker.reported() == {1}
-
-    def moves() -> bool:
-        worker.stage.start = nth(1)
-        worker.stage.overdue()
-        worker.reserved.check()
-        worker.stage.start = nth(1)
-        return worker.stage.deadline() > worker.stage.now()
-
-    now[0] = LEASE / 3 - 1
-    assert not moves()
-    now[0] = LEASE / 3 + 1
-    assert moves()
-    state.reserved_requests.discard(request)
-    now[0] = LEASE
-    assert not moves()

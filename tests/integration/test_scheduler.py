@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery, beat
-from celery.app.task import Context
 from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.schedules import schedule
 from processes import wait_until
@@ -35,7 +34,6 @@ from celery_once_beat.windows import (
     Window,
     WindowKey,
     decode_headers,
-    encode_headers,
     find_headers,
     task_id,
 )
@@ -540,23 +538,6 @@ def test_a_result_that_can_not_be_told_yet(
         assert [*scheduler._results.found] == found[::-1]
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
-    """Also where another tool nests headers, so that Celery would forget those at the top."""
-    task = app.tasks["tests.tick"]
-    start = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    from celery_once_beat import Window
-
-    window = Window("tick", start, start + timedelta(hours=1))
-    message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window)}
-    if nested:
-        message["headers"] = {"trace": "1"}
-    signature = task.signature_from_request(Context(message), retries=1)
-    headers = signature.options["headers"]
-    assert decode_headers(find_headers(headers)) == window
-    assert ("trace" in headers) == nested
-
-
 def test_the_package_is_lazy() -> None:
     """``celery --help`` with the package installed imports neither redis nor the store."""
     code = "import celery_once_beat, sys; print([m for m in sys.modules if m in ('redis', 'celery_once_beat.store')])"
@@ -582,25 +563,3 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(
         wait_until(lambda: time.time() * 1000 > heard[-1] + 10, "the clock goes on", 5, every=0.001)
     assert heard == sorted(set(heard))
     assert messages(redis_url), "what was loaded first is claimed while others are loaded"
-
-
-def test_after_an_outage_only_what_isnt_known_is_loaded(
-    start_redis: Callable[..., RedisServer], app: Celery, schedulers: Callable[[], OnceScheduler]
-) -> None:
-    """A store that was away and kept its data isn't asked for every entry again."""
-    server = start_redis(appendonly=True)
-    app.conf.update(once_beat_redis_url=server.url())
-    app.conf.beat_schedule = {
-        f"hourly-{n}": {"task": "tests.tick", "schedule": timedelta(days=366)} for n in range(200)
-    }
-    scheduler = schedulers()
-    tick_until(scheduler, lambda: not scheduler.entries.unloaded(), "all are loaded")
-    server.kill()
-    tick_until(scheduler, lambda: scheduler._store_down_since is not None, "the store is away")
-    server.restart()
-    tick_until(scheduler, lambda: scheduler._store_down_since is None, "the store is back")
-    scheduler.tick()
-    tick_until(scheduler, lambda: not scheduler.entries.unloaded(), "what isn't known is loaded")
-    with server.client() as client:
-        loads = client.info("commandstats").get("cmdstat_hset", {}).get("calls", 0)
-    assert loads < 100

@@ -87,19 +87,6 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert {changes[number].definition for number in (0, 1, 2)} == {None}
 
 
-@pytest.mark.long
-def test_schedules_are_listed_by_name(schedules: Schedules) -> None:
-    """By prefix, from a name on, over pages."""
-    for number in range(1100):
-        schedules.set(f"tenant-{number:04}/report", task="t", schedule=60)
-    schedules.set("other", task="t", schedule=60)
-    names = [each.name for each in schedules.list("tenant-")]
-    assert names == [f"tenant-{number:04}/report" for number in range(1100)]
-    after = schedules.list("tenant-", after="tenant-1097/report")
-    assert [each.name for each in after] == ["tenant-1098/report", "tenant-1099/report"]
-    assert len([*schedules.list()]) == 1101
-
-
 def test_one_that_cant_be_read_is_named_alone(schedules: Schedules, redis_server: RedisServer) -> None:
     """The others are listed, and it can be set again or deleted."""
     for name in ("a", "b", "c", "d"):
@@ -217,18 +204,6 @@ def test_the_next_starts_are_the_definitions(schedules: Schedules) -> None:
     schedules.set("once", task="t", schedule=later)
     assert schedules.next("once", 5) == [later]
     assert schedules.next("once", 5, later) == []
-
-
-def test_arguments_of_the_client_are_checked(redis_url: str) -> None:
-    """An app or a URL, one of the two."""
-    app = Celery(set_as_current=False)
-    for given in ({}, {"app": app, "url": redis_url}, {"url": "http://x"}, {"app": redis_url}):
-        with pytest.raises(SettingError):
-            Schedules(**given)
-    away = Schedules(url="redis://127.0.0.1:1", redis_options={"retry": None})
-    with pytest.raises(StoreUnavailableError):
-        away.get("a")
-    away.close()
 
 
 def test_the_async_twin(redis_url: str) -> None:

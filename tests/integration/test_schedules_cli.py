@@ -20,7 +20,7 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.client.file import apply, compare, read_file
-from celery_once_beat.errors import NotAppliedError, StoreUnavailableError, VersionConflictError
+from celery_once_beat.errors import NotAppliedError, VersionConflictError
 from celery_once_beat.schedules import Definition
 
 Run = Callable[..., Result]
@@ -310,38 +310,6 @@ def test_a_conflict_half_way_takes_back_what_was_set(interrupted: Interrupted, s
     ]  # fmt: skip
     apply(interrupted, compare(interrupted, read_file(FILE), prune="pruned"))
     assert standing(schedules) == {"a": (90, True), "b": (90, False), "c": (90, False), "d": (90, False)}
-
-
-def test_what_another_has_changed_since_is_not_taken_back(interrupted: Interrupted, schedules: Schedules) -> None:
-    """It is named, and everything else is taken back; what another has deleted stays deleted."""
-
-    def happens() -> None:
-        schedules.delete("a")
-        schedules.pause("b")
-        schedules.set("d", task="proj.work", schedule=30)
-
-    interrupted.before = ("d", happens)
-    with pytest.raises(NotAppliedError) as error:
-        apply(interrupted, compare(interrupted, read_file(FILE)))
-    assert str(error.value).startswith("not all is applied: ")
-    assert str(error.value).endswith("except 'b' (another has changed it since), 'a' (another has changed it since)")
-    assert standing(schedules) == {"b": (90, True), "c": (60, False), "d": (30, False), "pruned": (60, False)}
-
-
-@pytest.mark.parametrize("carried_out", [True, False])
-def test_an_answer_that_is_lost(interrupted: Interrupted, schedules: Schedules, carried_out: bool) -> None:
-    """Whether Redis had carried out the last one or not: it is as it was, too."""
-
-    def happens() -> None:
-        raise StoreUnavailableError("Redis: no answer")
-
-    setattr(interrupted, "after" if carried_out else "before", ("c", happens))
-    if carried_out:
-        interrupted.before = ("", happens)
-    before = standing(schedules)
-    with pytest.raises(NotAppliedError, match=r"^nothing is applied: Redis: no answer$"):
-        apply(interrupted, compare(interrupted, read_file(FILE)))
-    assert standing(schedules) == before
 
 
 @pytest.mark.long

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-
 import pytest
 from processes import wait_until
 from system import System
-
-from celery_once_beat.rules import EndRules
-from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import (
-    Begun,
-    Claimed,
-    ClaimRequest,
-    Confirmation,
-    Confirmed,
-    Finished,
-    Loaded,
-    LoadRequest,
-)
-from celery_once_beat.store.verbs import Store
-from celery_once_beat.windows import WindowKey
 
 DAY = 86_400.0
 
@@ -43,38 +25,6 @@ def test_clocks_that_jump(system: System) -> None:
     system.settle(beats)
     system.check_each_once()
     assert system.latest_early() <= 0
-
-
-ENDS = [(1970, 1, 2), (2001, 9, 9), (2038, 1, 20), (2106, 2, 8), (9999, 12, 31)]
-
-
-@pytest.mark.parametrize("at", ENDS, ids=lambda at: str(at[0]))
-def test_a_server_at_the_ends_of_time(start_redis, at: tuple[int, int, int]) -> None:
-    """Whatever the server's clock says, a window is claimed, executed and closed, and its keys expire."""
-    server = start_redis(faketime=0)
-    now = datetime(*at, 12, tzinfo=timezone.utc)
-    with server.client() as client:
-        server.stand_still_at(now, client)
-    store = Store(Settings(redis_url=server.url()))
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
-    loaded = store.load_many([LoadRequest("entry", "beat", "mark", DAY, limits)])[0]
-    assert isinstance(loaded, Loaded)
-    assert abs(loaded.cursor - now) < timedelta(seconds=1)
-    _execute(store, loaded.cursor, loaded.cursor + timedelta(minutes=1))
-    store.close()
-
-
-def _execute(store: Store, cursor: datetime, start: datetime) -> None:
-    window = WindowKey("entry", start)
-    claimed = store.claim_many("beat", [ClaimRequest(window, cursor, "mark", expires=60.0)])[0]
-    assert isinstance(claimed, Claimed)
-    assert store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)]) == [Confirmed()]
-    begun = store.begin(window, "worker", 30.0)
-    assert isinstance(begun, Begun)
-    assert isinstance(store.finish(Ending(window, "worker", begun.fence, "done")), Finished)
-    account = store.account("entry")
-    assert account is not None
-    assert account.counts == {"done": 1}
 
 
 @pytest.mark.long

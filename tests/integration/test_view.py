@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,14 +13,12 @@ import pytest
 import redis
 from celery import Celery
 from celery.beat import Scheduler
-from celery.schedules import crontab
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
-from celery_once_beat.status.report import LastStatuses, make_report
 from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
@@ -99,30 +96,6 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     assert told()["b"] == (False, 1, 1)
     filled.execute(made._store, [window])
     assert told()["b"] == (False, 0, 0)
-
-
-@pytest.mark.long
-def test_time_alone_changes_what_is_told(app: Celery, views: Any) -> None:
-    """Nothing is written, no beat lives, and windows come due: each look says what a first one would say."""
-    app.conf.beat_schedule["daily"] = {"task": "proj.task", "schedule": crontab(hour="5", minute="30")}
-    app.conf.beat_schedule["weekly"] = {"task": "proj.task", "schedule": timedelta(days=7)}
-    made = views()
-    schedule = load_schedule(app, Settings.from_app(app))
-    rows = list(schedule.entries)
-    filled.load(made._store, rows, timedelta(hours=1, minutes=1))
-    filled.execute(made._store, filled.claim(made._store, [row for row in rows if row.name != "a"]))
-    made._store.pause("c")
-    overview = view.take_snapshot(made._lookup, schedule)
-    told = LastStatuses()
-    hour = overview.now.replace(minute=0, second=0, microsecond=0)
-    due = set()
-    for minutes in range(60, 3000, 30):
-        for seconds in (-1, 0, 1, 14, 15, 16, 29):
-            moment = replace(overview, now=hour + timedelta(minutes=minutes, seconds=seconds))
-            again, first = make_report(moment, schedule, told), make_report(moment, schedule)
-            assert again.entries == first.entries, moment.now
-            due |= {entry.entry for entry in first.entries if "no beat claims it" in str(entry.attention)}
-    assert due == {"a", "b", "daily"}
 
 
 def test_an_entry_that_raises_hides_no_other(app: Celery, views: Any) -> None:

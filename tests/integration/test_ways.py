@@ -16,7 +16,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from processes import Processes, environ
+from processes import environ
 
 from examples.ways import command
 from examples.ways.a_lock_row.__main__ import WAY
@@ -115,26 +115,6 @@ def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
     assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not REDBEAT, reason="has been played with the others: RedBeat isn't installed")
-def test_a_lock_of_the_examples_own(procs: Processes, tmp_path: Path) -> None:
-    """Way F where RedBeat isn't installed."""
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    env = {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory), "WAYS_LOCK": "own"}
-    way = procs.start([sys.executable, "-m", "examples.ways.f_one_beat"], name="way", env=env)
-    try:
-        code = way.wait(timeout=300)
-    finally:
-        way.signal(signal.SIGTERM, main_only=True)  # whatever went wrong: its nodes are in sessions of their own
-        way.wait(timeout=60)
-    assert code == 0, way.log
-    assert "with a lock of this example's" in way.log
-    own, ours = (tuple(map(int, row[2:])) for row in ROW.findall(way.log))
-    assert own[3] >= 2
-    assert ours == (8, 8, 0, 0)
-
-
 # --------------------------------------------------------------------------------------------- how it is judged
 
 TEN, ELEVEN, TWELVE = 36000.0, 39600.0, 43200.0
@@ -145,33 +125,6 @@ def done(start: float, since: float | None = None, **more: Any) -> Event:
     return Event(
         **{"kind": "done", "who": "node-1", "at": start, "entry": "job", "start": start, "since": since, **more}
     )
-
-
-@pytest.mark.parametrize(
-    ("events", "once", "twice", "lost", "unasked"),
-    [
-        ([], 0, [], OWED, []),
-        ([done(ELEVEN), done(TWELVE)], 2, [], [], []),
-        ([done(ELEVEN), done(ELEVEN)], 0, OWED[:1], OWED[1:], []),
-        ([done(ELEVEN), done(TWELVE, kind="start")], 1, [], OWED[1:], []),
-        ([done(ELEVEN), done(TWELVE, kind="failed")], 1, [], OWED[1:], []),
-        ([done(ELEVEN), done(TWELVE, entry="another")], 1, [], OWED[1:], []),
-        ([done(ELEVEN), done(TWELVE), done(ELEVEN + 1)], 2, [], [], [("job", ELEVEN + 1)]),
-        ([done(ELEVEN), done(TWELVE), done(TEN), done(TWELVE + 1)], 2, [], [], []),
-        # Ranges of time: a hole, a seam, an overlap, and both in one window.
-        ([done(TWELVE, TEN)], 2, [], [], []),
-        ([done(ELEVEN, 0.0), done(TWELVE, ELEVEN)], 2, [], [], []),
-        ([done(ELEVEN, TEN + 60), done(TWELVE, ELEVEN)], 1, [], OWED[:1], []),
-        ([done(ELEVEN + 60, TEN), done(TWELVE, ELEVEN)], 1, OWED[1:], [], []),
-        ([done(ELEVEN), done(TWELVE, ELEVEN + 60), done(TWELVE, ELEVEN + 90)], 1, OWED[1:], OWED[1:], []),
-        ([done(ELEVEN, TEN), done(ELEVEN), done(TWELVE, ELEVEN)], 1, OWED[:1], [], []),
-    ],
-)
-def test_the_verdict(
-    events: list[Event], once: int, twice: list[Owed], lost: list[Owed], unasked: list[tuple[str, float]]
-) -> None:
-    """What was done, counted against what was owed; only what came to its end counts."""
-    assert judge(events, OWED) == Verdict(2, once, tuple(twice), tuple(lost), tuple(unasked))
 
 
 RIGHT = judge([done(ELEVEN), done(TWELVE)], OWED)

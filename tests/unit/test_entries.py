@@ -26,7 +26,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
 from celery_once_beat.rules.policy import Step
-from celery_once_beat.schedules import LoadedDefinition, cron
+from celery_once_beat.schedules import LoadedDefinition, cron, excluding
 from celery_once_beat.settings import Settings
 
 APP = Celery("tests", set_as_current=False)
