@@ -120,7 +120,7 @@ class Play:
         for entry in sorted(left):
             account = self.system.store.account(entry)
             if account is not None and account.cursor > account.born:
-                self.system.store.pause(entry)
+                self.system.store.set_paused(entry, paused=True)
                 left.discard(entry)
         return not left
 

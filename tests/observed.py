@@ -74,7 +74,7 @@ class Observed:
         """Wait until so many windows are done, let no more begin, and return the entries of all that ran."""
         wait_until(lambda: len(self._done()) >= number, f"{number} windows are done", 60)
         for entry in self.system.entries:
-            self.system.store.pause(entry)
+            self.system.store.set_paused(entry, paused=True)
         for entry in self.system.entries:
             wait_until(lambda entry=entry: not self._open(entry), f"{entry} is closed", 60)
         done = sum(self.system.outcomes(entry).get("done", 0) for entry in self.system.entries)

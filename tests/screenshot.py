@@ -77,7 +77,7 @@ def make_past(store: Store, app: Any, minutes: Mapping[str, int]) -> None:
             elif outcome != "waiting":
                 failure = FAILURE if outcome == "failed" else ""
                 filled.execute(store, [window], outcome, f"jobs-{chance.randint(1, 2)}", failure)
-    store.pause("crm-dedupe", check_words("anna", "while the CRM moves"))
+    store.set_paused("crm-dedupe", check_words("anna", "while the CRM moves"), paused=True)
 
 
 def how_it_stands(window: WindowKey, minutes: Mapping[str, int], chance: random.Random) -> str:

@@ -19,7 +19,7 @@ from celery_once_beat.errors import (
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
+from celery_once_beat.store import Ending, raised
 from celery_once_beat.store import model as r
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
@@ -143,7 +143,7 @@ class Stage:
         return self.store.close_window(self.window, owner, outcome, retry)
 
     def backfill(self, beat: str = "cli") -> Any:
-        reply = self.store.backfill(self.window, beat)
+        reply = raised(self.store.backfill_many([(self.window, beat)], PUBLISH)[0])
         if isinstance(reply, r.Claimed):
             self.turn = reply.turn
         return reply

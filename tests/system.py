@@ -189,7 +189,7 @@ class System:
         """Stop claiming, and wait until every window has its outcome."""
         for beat in beats[1:]:
             beat.stop()
-        self.store.pause(entry)
+        self.store.set_paused(entry, paused=True)
         wait_until(lambda: not self.account(entry).open, f"every window of {entry} has its outcome", timeout)
         for beat in beats[:1]:
             beat.stop()

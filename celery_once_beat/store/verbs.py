@@ -319,24 +319,15 @@ class Store:
         return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, what=what, report=report)
 
     def backfill_many(
-        self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float | None = None
+        self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float
     ) -> list[model.Claimed | model.Open | model.Unknown | OnceError]:
         """Open windows once more, each by order of a beat, or of a name that is used for this order alone.
 
-        Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it; None: in
-        ``publish_timeout``.
+        Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it.
         """
-        seconds = self.settings.publish_timeout if overdue_in is None else overdue_in
         return self._trip.run(
-            [self._of_window(scripts.BACKFILL, window, beat=beat, overdue_in=seconds) for window, beat in orders]
+            [self._of_window(scripts.BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
         )
-
-    def backfill(self, window: WindowKey, beat: str) -> model.Claimed | model.Open | model.Unknown:
-        """Open one window once more; see :meth:`backfill_many`."""
-        (reply,) = self.backfill_many([(window, beat)])
-        if isinstance(reply, OnceError):
-            raise reply
-        return reply
 
     def abandon_many(
         self, orders: Iterable[tuple[WindowKey, str]], *, running: bool = False
@@ -350,24 +341,15 @@ class Store:
             [self._of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
         )
 
-    def pause(self, entry: str, words: str = "{}") -> bool:
-        """Stop claiming the entry's windows; what is open continues. Returns False where there is no such entry.
-
-        ``words`` say who does it and why, JSON; they are kept until it is resumed.
-        """
-        return not isinstance(self.set_paused(entry, words, paused=True), model.Unknown)
-
-    def resume(self, entry: str, words: str = "{}") -> bool:
-        """Go on claiming the entry's windows; else as :meth:`pause`."""
-        return not isinstance(self.set_paused(entry, words, paused=False), model.Unknown)
-
     def set_paused(
         self, entry: str, words: str = "{}", *, paused: bool, only_still: bool = False
     ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
-        """Pause or resume; returns the definition as it is from then on.
+        """Pause or resume the entry; returns the definition as it is from then on.
 
-        Returns Confirmed where the entry has none that can be read. With ``only_still`` nothing changes where the entry
-        isn't paused, and the answer is Unknown: somebody has resumed it since.
+        While it is paused none of its windows is claimed; what is open continues. ``words`` say who does it and why,
+        JSON; they are kept until it is resumed. Returns Unknown where there is no such entry, and Confirmed where the
+        entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
+        and the answer is Unknown: somebody has resumed it since.
         """
         reply = self._trip.one(self._pause(entry, words, paused=paused, only_still=only_still))
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply

@@ -166,7 +166,7 @@ def test_nobody_is_left_to_recover_a_window(watched: Watched) -> None:
         number for (name, _), number in watched.recording.phases[-1][-1].items() if name == PREFIX + "overdue_windows"
     )
     system.kill_point = ""
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     system.worker("worker2").wait_ready()
     system.beat("beat2").wait_ready()
     watched.phase("open_windows", lambda number: number == 0, entry="tick")
@@ -188,7 +188,7 @@ def test_a_body_hangs(watched: Watched) -> None:
     system.entries["tick"]["args"] = [600]
     beat = system.beat("hanging").wait_ready()
     wait_until(lambda: len(system.account().open) > 2, "one runs, others wait", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     behind = len(system.account().open) - 1
     watched.phase("stuck_windows", lambda stuck: stuck == behind, entry="tick")
     assert watched.last("hung_windows", entry="tick") == watched.last("workers") == 1
@@ -272,7 +272,7 @@ def test_windows_end_badly(watched: Watched) -> None:
     wait_until(lambda: system.outcomes("expiring").get("expired"), "one has expired", 60)
     system.wait_done(1, "fine")
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     wait_until(lambda: not any(system.account(entry).open for entry in system.entries), "all have ended", 60)
     beat.stop()
     counts = {entry: system.outcomes(entry) for entry in system.entries}

@@ -412,7 +412,7 @@ def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
     filled.load(system.store, [row], timedelta(hours=1))
     newest = system.account("hourly").cursor
     windows = [WindowKey("hourly", newest - timedelta(hours=hours)) for hours in (2, 1, 0)]
-    system.store.backfill(windows[0], "order")
+    system.store.backfill_many([(windows[0], "order")], 5.0)
     span = {"since": format_instant(windows[0].start), "until": format_instant(newest), "again": "1"}
 
     def show(**agreed: str) -> str:
@@ -420,7 +420,7 @@ def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
 
     (agreed,) = re.findall(r'name="agreed" value="(\w+)"', show())
     filled.execute(system.store, windows[:1])
-    system.store.backfill(windows[1], "order")
+    system.store.backfill_many([(windows[1], "order")], 5.0)
     again = show(agreed=agreed)
     assert "What would run has changed meanwhile. Nothing was ordered." in again
     assert "2 windows; 1 open, left out" in again

@@ -77,7 +77,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
     # Weeks: no window's time comes between two looks.
     system.entries = {name: {"task": WORK, "every": 7 * 86_400.0} for name in ("a", "b")}
     filled.fill(system.store, loaded_of(system), 3, timedelta(days=22), ["done", "failed"])
-    system.store.pause("b")
+    system.store.set_paused("b", paused=True)
     filled.beat_lives(system.store)
     system.entries["wrong"] = {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}}
     system.entries["later"] = {"task": WORK, "cron": "30 2 29 2 *"}
@@ -388,7 +388,7 @@ def test_a_foreign_histogram_is_left_out_and_named_once(system: System) -> None:
         assert entries(told, "window_duration_seconds_count") == {"a"}
         assert value(told, "window_duration_seconds_count", entry="a") == 3
         assert value(told, "windows_total", entry="b", outcome="done") == 3
-        system.store.pause("a")  # so that the next look sees something else
+        system.store.set_paused("a", paused=True)  # so that the next look sees something else
     wait_until(lambda: "no histograms" in proc.log, "it is named", 60)
     assert proc.log.count("no histograms") == 1
     assert system.store.entry_key("b") in proc.log

@@ -65,7 +65,7 @@ def test_every_query_of_the_dashboard_is_answered(system: System, prometheus: Ca
     beats = [system.beat(f"beat{n}").wait_ready() for n in (1, 2)]
     assert all(proc.pid for proc in (*workers, *beats))
     system.wait_done(2)
-    system.store.pause("waiting")
+    system.store.set_paused("waiting", paused=True)
     system.once("run", "long")
     system.once("run", "later")
     wait_until(lambda: server.values(f"{PREFIX}windows_apart_total"), "an order is counted apart", 60)
@@ -127,7 +127,7 @@ def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
     server = prometheus(address, other)
     worker, beat = system.worker().wait_ready(), system.beat().wait_ready()
     system.wait_done(3)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     wait_until(lambda: not system.account().open, "all have ended", 60)
     worker.stop()
     beat.stop()

@@ -40,7 +40,7 @@ def check_said_once(beats: list[Proc], why: str) -> None:
 
 
 def check_no_gap(shop: Shop) -> None:
-    shop.store.pause("tick")
+    shop.store.set_paused("tick", paused=True)
     shop.wait_recorded("tick")  # what is under way may come in any order
     starts = [parse_instant(start) for start in shop.ran("tick")]
     assert starts == [starts[0] + n * SECOND for n in range(len(starts))]
@@ -62,7 +62,7 @@ def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: Postgres
     shop.orm("connection.close(); row('new', interval=every(1))")
     shop.wait_ran("new", 1)
     for entry in ("tick", "new"):
-        shop.store.pause(entry)
+        shop.store.set_paused(entry, paused=True)
     shop.wait_even()
     check_no_gap(shop)
 

@@ -76,7 +76,7 @@ def test_rows_that_are_edited(any_shop: Shop) -> None:
     shop.wait_ran("new", 2)
     shop.wait_left("tick")
     for entry in ("new", "other"):
-        shop.store.pause(entry)
+        shop.store.set_paused(entry, paused=True)
     shop.wait_even()
     shop.check_each_ran_once("tick", "other", "new")
     other = [parse_instant(start) for start in shop.ran("other")]
@@ -132,7 +132,7 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_disabled(*ONE_OFFS)
     shop.wait_ran("bounded", 2)
     shop.wait_ran("with headers", 2)
-    shop.store.pause("with headers")
+    shop.store.set_paused("with headers", paused=True)
     shop.wait_even()
 
     assert [len(shop.ran(name)) for name in ONE_OFFS] == [1, 1, 0, 1, 1]
@@ -180,7 +180,7 @@ def test_edits_between_two_looks(any_shop: Shop) -> None:
     shop.wait_ran("new", 3)
     shop.wait_left("old")
     shop.wait_disabled("one-off")
-    shop.store.pause("new")
+    shop.store.set_paused("new", paused=True)
     shop.wait_even()
     shop.wait_recorded("old")
     assert len(shop.ran("one-off")) == 2
@@ -212,7 +212,7 @@ def test_rows_that_swap_names(any_shop: Shop) -> None:
         shop.orm(f"row('{name}', interval=every(1), kwargs='{{\"what\": {number}}}')")
     beats = shop.start()
     shop.wait_loaded(*names)
-    shop.store.pause("row-2")
+    shop.store.set_paused("row-2", paused=True)
     for paused, other in (("row-3", "row-2"), ("row-2", "row-3"), ("row-3", "row-2")):
         shop.orm(SWAP)
         if paused == "row-2":
@@ -231,7 +231,7 @@ def test_rows_that_swap_names(any_shop: Shop) -> None:
                 60,
             )
     for name in names:
-        shop.store.pause(name)
+        shop.store.set_paused(name, paused=True)
     shop.wait_even()
     for what in range(4):
         starts = [event["start"] for event in shop.ledger.read("start", what=what)]

@@ -48,7 +48,7 @@ def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> 
     assert not any(entries[name]["attention"] for name in ("nightly", "tick", "one-off", "soon over"))
     assert entries["nightly"]["schedule"] == "30 2 * * * Asia/Tokyo"
     assert entries["tick"]["last"]["state"] == "done"
-    shop.store.pause("tick")
+    shop.store.set_paused("tick", paused=True)
     for beat in beats:
         assert beat.stop() == 0
     for name in ("tick", "soon over"):

@@ -574,7 +574,7 @@ def test_a_pause_goes_along_with_its_row(
     words = check_words("anna", "too many")
     beat = new_beat() if lives else None
     (beat.look if beat else beat_that_left)()
-    assert store.pause("first", words)
+    assert store.set_paused("first", words, paused=True)
 
     def rename(name: str) -> Any:
         WAYS[way](rows, name=name)
@@ -588,9 +588,9 @@ def test_a_pause_goes_along_with_its_row(
 
     account = rename("second")
     assert (account.paused, account.paused_by, account.paused_for) == (True, "anna", "too many")
-    assert store.resume("second")
+    assert store.set_paused("second", paused=False)
     assert not rename("first").paused
-    assert store.pause("first", words)
+    assert store.set_paused("first", words, paused=True)
     assert rename("second").paused
 
 
@@ -628,8 +628,8 @@ def test_rows_that_change_names_with_each_other(
     for beat in beats:
         beat.look()
     beats or beat_that_left()
-    assert store.pause("a", check_words("anna", ""))
-    assert store.pause("b", check_words("bert", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    assert store.set_paused("b", check_words("bert", ""), paused=True)
     rename(rows, way, **names)
     beats = beats or [new_beat(), new_beat()]
     for beat in [*beats, *beats, *beats]:
@@ -688,8 +688,8 @@ def test_a_beat_that_dies_while_rows_swap_names(
     for name in "ab":
         make(rows, ago(600), name)
     beat_that_left()
-    assert store.pause("a", check_words("anna", ""))
-    assert store.pause("b", check_words("bert", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    assert store.set_paused("b", check_words("bert", ""), paused=True)
     rename(rows, a="b", b="a")
     beat = new_beat()
     load_many = beat.store.load_many
@@ -716,8 +716,8 @@ def test_a_row_that_gets_the_name_of_one_that_was_deleted(
     make(rows, ago(600), "b")
     beat = new_beat() if lives else None
     (beat.look if beat else beat_that_left)()
-    assert store.pause("a", check_words("anna", ""))
-    assert store.pause("b", check_words("bert", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    assert store.set_paused("b", check_words("bert", ""), paused=True)
     gone.delete()
     rename(rows, b="a")
     beat = beat or new_beat()
@@ -737,7 +737,7 @@ def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: St
     beats = [new_beat(), new_beat()]
     for beat in beats:
         beat.look()
-    assert store.pause("a", check_words("anna", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
     rename(rows, a="c")
     for beat in {"the first": beats[1:], "the second": beats[:1], "both": []}[late]:
         beat.look()
@@ -759,7 +759,7 @@ def test_a_row_that_is_renamed_while_it_is_in_no_schedule(
     beat = new_beat() if lives else None
     look = beat.look if beat else beat_that_left
     look()
-    assert store.pause("a", check_words("anna", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
     for edit in (broken, {"name": "b"}, {"kwargs": "{}", "enabled": True}):
         save(rows, **edit)
         look()
@@ -773,7 +773,7 @@ def test_a_row_whose_name_another_has_meanwhile(rows: Any, new_beat: Any, store:
     make(rows, ago(600), "b")
     beat = new_beat()
     beat.look()
-    assert store.pause("a", check_words("anna", ""))
+    assert store.set_paused("a", check_words("anna", ""), paused=True)
     rows.objects.filter(name="a").update(enabled=False, name="off")
     rename(rows, b="a")
     for _ in range(2):
@@ -795,7 +795,7 @@ def test_a_pause_ends_with_its_row(
     made = make(rows, ago(600))
     beat = new_beat() if lives else None
     (beat.look if beat else beat_that_left)()
-    assert store.pause("row")
+    assert store.set_paused("row", paused=True)
     if not lives:
         backdate(store, redis_url, 5)
     made.delete()
@@ -805,7 +805,7 @@ def test_a_pause_ends_with_its_row(
     beat.look()
     assert not store.account("row").paused
     assert store.account("row").cursor == again.date_changed
-    assert store.pause("row")
+    assert store.set_paused("row", paused=True)
     beat.look()
     beat_that_left()
     assert store.account("row").paused, "it is the same row"

@@ -97,7 +97,7 @@ class Proof:
                 time.sleep(0.25)
         self.enough.touch()
         for entry in self.system.entries:
-            self.system.store.pause(entry)
+            self.system.store.set_paused(entry, paused=True)
         wait_until(self._is_over, "every window has its outcome, every call its row", 400)
         for beat in beats:
             beat.stop()

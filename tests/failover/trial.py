@@ -210,7 +210,7 @@ class Trial:
         """Stop claiming, and wait until every window has its outcome; the law is recounted."""
         with topology.store() as store:
             for entry in self.entries:
-                wait_until(lambda e=entry: _answers(lambda: store.pause(e)), f"{entry} is paused", 30)
+                wait_until(lambda e=entry: _answers(lambda: store.set_paused(e, paused=True)), f"{entry} is paused", 30)
 
             def still_open() -> list[str]:
                 try:

@@ -142,7 +142,7 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     stage.raw.delete(key(stage, "late"))
     alerts = take(stage)
     assert [(alert.window.start, alert.ended.outcome) for alert in alerts] == [(nth(n), "missed") for n in (1, 2, 3)]
-    stage.store.pause(ENTRY)
+    stage.store.set_paused(ENTRY, paused=True)
     stage.claim(start=nth(6), since=nth(4), mode="pass", missed=[nth(5), nth(6)], missed_count=2)
     assert take(stage) == []
 
@@ -166,7 +166,7 @@ def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     assert stage.claim(start=nth(7), since=nth(6)) == Paused()
     (paused,) = (alert for alert in take(stage) if alert.kind == "paused")
     assert (paused.window, paused.note) == (stage.window, account.paused_for)
-    stage.store.resume(ENTRY)
+    stage.store.set_paused(ENTRY, paused=False)
     stage.claim_nth(7)
     stage.execute("A", "failed")
     assert not stage.store.account(ENTRY).paused, "resumed: the row begins anew"
@@ -176,13 +176,13 @@ def test_nothing_counts_while_it_is_paused(stage: Stage) -> None:
     """What was open then ends, and a person who resumes it isn't surprised by the next failure."""
     for number in (1, 2, 3):
         stage.claim_nth(number)
-    stage.store.pause(ENTRY, '{"by": "anna", "note": "the mail server moves"}')
+    stage.store.set_paused(ENTRY, '{"by": "anna", "note": "the mail server moves"}', paused=True)
     for number in (1, 2):
         stage.start = nth(number)
         stage.execute("A", "failed")
     account = stage.store.account(ENTRY)
     assert account.paused_by == "anna"
-    stage.store.resume(ENTRY)
+    stage.store.set_paused(ENTRY, paused=False)
     stage.start = nth(3)
     stage.execute("A", "failed")
     assert not stage.store.account(ENTRY).paused

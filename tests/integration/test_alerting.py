@@ -53,7 +53,7 @@ def test_a_beat_that_dies_while_it_tells(system: System, point: str) -> None:
     wait_until(lambda: len(system.ledger.read("told")) >= 3, "the other beat tells", 90)
     if point.endswith("STOP"):
         first_beat.resume()
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     wait_until(lambda: not system.account().open, "every window has its outcome", 60)
     starts = set(system.starts())
     wait_until(lambda: {each["start"] for each in system.ledger.read("told")} == starts, "all are told", 60)
@@ -108,7 +108,7 @@ def test_a_probe_sees_it_without_a_beat(system: System) -> None:
     assert found["late"] == 1
     assert any(" late, first that of " in words for words in found["attention"])
     assert 'celery_once_beat_late_windows{entry="tick"} 1.0' in system.once("metrics")
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     assert asked(system)[0] == 0
 
 

@@ -285,7 +285,7 @@ def test_a_thousand_wait(make: Any) -> None:
     assert tick.begin(last - 1) == Closed("skipped", why=why)
     assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(tick.start(last - 1), why)]
     assert tick.begin(9, "copy") == Waits(tick.start(1))
-    assert isinstance(tick.store.backfill(tick.window(last - 1), "order"), Claimed)
+    assert isinstance(tick.store.backfill_many([(tick.window(last - 1), "order")], 5.0)[0], Claimed)
     ordered = WindowKey("tick", tick.start(last - 1), sent_as="of the order")
     assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(1))
     assert tick.due_after_end(1) == [last - 1], "it was ordered"
@@ -397,7 +397,7 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
     tick.begin(6)
     tick.end(6)
     assert isinstance(tick.begin(5), Begun)
-    assert isinstance(tick.store.backfill(tick.window(6), "order"), Claimed)
+    assert isinstance(tick.store.backfill_many([(tick.window(6), "order")], 5.0)[0], Claimed)
     assert tick.begin(2) == Waits(tick.start(5))
     ordered = WindowKey("tick", tick.start(6), sent_as="of the order")
     assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(5))

@@ -219,13 +219,13 @@ def test_an_unanswered_claim_that_was_not_carried_out(
 def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing of it is claimed until it is resumed; the next load reads that. Each is said once."""
     beat.load(beat.entry("a"), beat.entry("b"))
-    beat.store.pause("a")
+    beat.store.set_paused("a", paused=True)
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
             beat.claiming.load(["beat-1"])
         assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
-        beat.store.resume("a")
+        beat.store.set_paused("a", paused=False)
         beat.claiming.load(["beat-1"])
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]

@@ -372,7 +372,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     assert even.exit_code == 0
     assert even.log.endswith("Every account balances.\n")
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
         wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 60)
     with system.client() as client:
         client.hincrby(system.store.entry_key("two"), "c:done", -1)

@@ -298,8 +298,8 @@ def exercise(user: Stage, admin: Stage) -> None:
     ((event, _),) = user.take_alerts()[0].foreign
     user.store.drop_alert(shard, event)
     user.load(mark="another", beat="beat-2")
-    user.store.pause("nightly")
-    user.store.resume("nightly")
+    user.store.set_paused("nightly", paused=True)
+    user.store.set_paused("nightly", paused=False)
     for _ in range(201):  # so that it is trimmed
         user.store.note(Order("abandon", "nightly", "anna"))
     user.abandon(running=True)

@@ -221,7 +221,7 @@ def test_set_again_after_a_deletion(stage: Defined) -> None:
     """The version goes on, so no old compare-and-set hits; the time without it owes nothing; it stays again."""
     stage.set()
     stage.load_it()
-    stage.store.pause(ENTRY)
+    stage.store.set_paused(ENTRY, paused=True)
     stage.delete()
     again = stage.set(if_version=0)
     assert again.version == 4
@@ -238,9 +238,9 @@ def test_set_again_after_a_deletion(stage: Defined) -> None:
 
 def test_a_pause_is_one_thing(stage: Defined) -> None:
     """Whoever orders it: kept with the definition, so that it holds before a beat has loaded it and after a loss."""
-    assert not stage.store.pause(ENTRY)
+    assert stage.store.set_paused(ENTRY, paused=True) == r.Unknown()
     stage.set()
-    assert stage.store.pause(ENTRY, '{"by":"bob"}')
+    assert stage.store.set_paused(ENTRY, '{"by":"bob"}', paused=True)
     assert (stage.known.paused, stage.known.by, stage.known.version) == (True, "bob", 2)
     loaded = stage.load_it()
     assert loaded.paused
@@ -248,11 +248,11 @@ def test_a_pause_is_one_thing(stage: Defined) -> None:
     stage.raw.delete(stage.entry_key)
     assert stage.load_it().paused
     assert stage.set("two").paused, "a change leaves it as it is"
-    assert stage.store.resume(ENTRY)
+    assert stage.store.set_paused(ENTRY, paused=False)
     assert not stage.known.paused
     assert isinstance(stage.claim_it(stage.known.since + SECOND), r.Claimed)
     before = stage.look()
-    assert stage.store.resume(ENTRY)
+    assert stage.store.set_paused(ENTRY, paused=False)
     assert stage.look() == before, "it was as asked"
 
 
@@ -310,7 +310,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
         (found,) = stage.store.definitions([ENTRY])
         assert isinstance(found, error)
         if "mark" not in values:
-            for send in (stage.set, stage.delete, lambda: stage.store.pause(ENTRY)):
+            for send in (stage.set, stage.delete, lambda: stage.store.set_paused(ENTRY, paused=True)):
                 with pytest.raises(error, match=":nightly.*22" if "v" in values else ":nightly"):
                     send("two") if send == stage.set else send()
         stage.raw.hset(key, mapping=kept)
@@ -328,9 +328,9 @@ def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[...
     """The same of an entry of a beat's own schedule."""
     stage = new_stage(wait_replicas=1)
     stage.load()
-    for send in (stage.store.pause, stage.store.resume):
+    for paused in (True, False):
         with pytest.raises(UncertainWriteError):
-            send(ENTRY)
+            stage.store.set_paused(ENTRY, paused=paused)
 
 
 def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[..., RedisServer]) -> None:
@@ -344,7 +344,7 @@ def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[...,
         with pytest.raises(StoreUnavailableError):
             stage.set("two")
         assert stage.known.text == "one"
-        assert stage.store.pause(ENTRY)
+        assert stage.store.set_paused(ENTRY, paused=True)
         assert stage.known.paused
         assert isinstance(stage.delete(), r.Changed)
     finally:

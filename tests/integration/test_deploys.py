@@ -57,7 +57,7 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     for entry in options:
         system.wait_done(3, entry)
     for entry in options:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
         wait_until(lambda entry=entry: not system.account(entry).open, "no window is open", 60)
     beat.stop()
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in options}

@@ -22,7 +22,7 @@ def one_window(system: System, task: str, timeout: float = 60, *, worker: bool =
     beat = system.beat()
     account = wait_until(lambda: system.store.account("tick"), "the entry is seen", 60)
     wait_until(lambda: system.account().cursor > account.born, "a window is claimed", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     start = format_instant(system.account().cursor)
     if worker:
         wait_until(lambda: not system.account().open, "the window has its outcome", timeout)
@@ -146,7 +146,7 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
         beat = system.beat()
         wait_until(lambda: system.ledger.read("start"), "it runs", 60)
         proxy.stop_before(1, limit_is_reached)
-        system.store.pause("tick")
+        system.store.set_paused("tick", paused=True)
         wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
         assert result_of(system).state == "SUCCESS"
         (start,) = system.ledger.read("start")

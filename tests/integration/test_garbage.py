@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, Callable[[Stage], Any]]] = {
     "load another": ("published", lambda s: s.load("beat-2", "another mark")),
     "unload": ("published", lambda s: s.unload()),
     "spent": ("published", lambda s: s.spent()),
-    "pause": ("published", lambda s: s.store.pause(ENTRY)),
+    "pause": ("published", lambda s: s.store.set_paused(ENTRY, paused=True)),
     "account": ("published", lambda s: s.store.account(ENTRY)),
 }
 #: These move the deadline themselves, before they ask: the window is overdue.

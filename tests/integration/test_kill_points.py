@@ -150,7 +150,7 @@ def all_end(system: System, point: str, action: str) -> None:
         fired.resume()
     assert all(proc.alive for proc in (*beats, *workers) if proc is not fired), "a bystander ended"
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     for entry in system.entries:
         wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
     keys = system.store.keys.of_limit("reports")

@@ -22,7 +22,7 @@ def start_one(system: System, seconds: float = LONG) -> str:
     system.entries = {"tick": {"task": "apps.once_app.work", "args": [seconds], **rare()}}
     system.beat()
     (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     return begun["start"]
 
 
@@ -85,7 +85,7 @@ def test_a_call_that_holds_the_gil(system: System) -> None:
     system.entries = {"tick": {"task": "apps.once_app.stubborn", "args": [12.0], **rare()}}
     system.beat()
     (begun,) = wait_until(lambda: system.ledger.read("start"), "it begins", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     start = begun["start"]
     # Its main process doesn't hold the GIL of the child, and would take the second copy for it.
     holder = next(proc for proc in system.procs if f"{proc.name}@" in begun["worker"])

@@ -95,7 +95,7 @@ def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away
     for entry in CATCH_UPS:
         system.wait_done(3, entry, timeout=60)
     for entry in CATCH_UPS:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     for entry in CATCH_UPS:
         # A message that the broker had just handed out when it died is lost, and published again after start_timeout.
         wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 90)

@@ -58,7 +58,7 @@ def test_a_message_that_waits_is_not_published_again(system: System) -> None:
     system.settings = {"once_beat_start_timeout": 60.0}
     beat = system.beat()
     wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     wait_until(lambda: system.waiting() == len(system.account().open), "each open window has one message", 20)
     assert "is overdue" not in beat.log
     system.worker(pool="solo").wait_ready()
@@ -120,7 +120,7 @@ def test_messages_that_a_killed_worker_had_reserved(system: System) -> None:
     wait_until(lambda: system.ledger.read("start"), "one of them begins", 30)
     doomed.kill()
     for name in system.entries:
-        system.store.pause(name)
+        system.store.set_paused(name, paused=True)
     system.worker("other", pool="prefork", concurrency=3)
     for name in system.entries:
         wait_until(lambda name=name: not system.account(name).open, f"{name} is done", 60)

@@ -116,8 +116,8 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
         assert store.begin(third, "D", 30.0, overlap="skip") == Closed("skipped"), "it runs again, so it blocks again"
         store.finish(Ending(first, "A", fence, "done"))
-    assert isinstance(store.backfill(second, "order-1"), Claimed)
-    assert isinstance(store.backfill(third, "order-2"), Claimed)
+    assert isinstance(store.backfill_many([(second, "order-1")], 5.0)[0], Claimed)
+    assert isinstance(store.backfill_many([(third, "order-2")], 5.0)[0], Claimed)
     assert isinstance(store.begin(second, "E", 30.0, overlap="skip"), Begun)
     assert store.begin(third, "F", 30.0, overlap="skip") == Waits(second.start)
     late = store.confirm_many([Confirmation(third, 1, 1, 600.0)])

@@ -27,7 +27,7 @@ def test_two_beats_and_two_workers(system: System) -> None:
     before = len(system.ledger.read("recorded"))
     wait_until(lambda: len(system.ledger.read("recorded")) >= before + 30, "thirty windows are done", 60)
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     for entry in system.entries:
         wait_until(lambda entry=entry: not system.account(entry).open, "all have their outcome", 30)
         system.check_each_once(entry)
@@ -41,7 +41,7 @@ def test_three_workers_with_a_beat_in_each(system: System) -> None:
     for worker in workers:
         worker.wait_ready()
     system.wait_done(6)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     wait_until(lambda: not system.account().open, "every window has its outcome", 60)
     system.check_each_once()
     assert all(worker.alive for worker in workers)

@@ -90,7 +90,7 @@ def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) 
         wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
         assert "Message Error" in beat.log
         assert system.outcomes() == {}
-        system.store.pause("tick")
+        system.store.set_paused("tick", paused=True)
     assert beat.alive
     system.worker(pool="solo").wait_ready()
     system.settle([beat], timeout=60)
@@ -118,7 +118,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     system.worker(pool="prefork", concurrency=2).wait_ready()
     system.wait_done(2)
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     system.settle(beats, timeout=60)
     sent = sum(system.outcomes(f"plain{n}").get("untracked", 0) for n in range(5))
     wait_until(lambda: len(system.ledger.read("start", name="plain")) >= sent, "each untracked window is executed", 60)
@@ -165,7 +165,7 @@ def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     system.entries = {"tick": {"task": "apps.once_app.work", "args": [16.0], **rare()}}
     beat = system.beat()
     (event,) = wait_until(lambda: system.ledger.read("start"), "a body runs", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     system.worker("other").wait_ready()
     proxy.away = True
     proxy.cut()
@@ -218,7 +218,7 @@ def test_rabbitmq_is_killed_under_load(system: System) -> None:
             beat.wait_log("the broker answers again", 60)
         system.wait_done(4, "tick0", timeout=60)
         for entry in system.entries:
-            system.store.pause(entry)
+            system.store.set_paused(entry, paused=True)
         for entry in system.entries:
             wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 60)
             system.check_each_once(entry)

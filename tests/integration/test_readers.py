@@ -47,7 +47,7 @@ def test_readers_show_what_the_beats_run(system: System) -> None:
     code = {"both": RARE, "here": RARE, "changed": {"task": WORK, "every": 7200.0}}
     wait_until(lambda: system.store.account("changed"), "all are loaded", 60)
     wait_until(lambda: not told(system, entries=code)["beats"][0]["unloaded"], "the beat says so", 60)
-    system.store.pause("changed")
+    system.store.set_paused("changed", paused=True)
 
     report = told(system, entries=code)
     entries = by_name(report)

@@ -971,14 +971,14 @@ def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> N
 def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> None:
     """Pause stops claims, not recovery nor workers; resume goes on from the cursor."""
     stage.reach("published")
-    assert stage.store.pause(ENTRY) is True
+    assert stage.store.set_paused(ENTRY, paused=True) == r.Confirmed()
     assert stage.claim(start=nth(2), since=nth(1)) == r.Paused()
     assert stage.load().paused
     assert stage.store.account(ENTRY).paused
     stage.overdue()
     assert isinstance(stage.take(), r.Taken)
     stage.execute()
-    assert stage.store.resume(ENTRY) is True
+    assert stage.store.set_paused(ENTRY, paused=False) == r.Confirmed()
     assert not stage.load().paused
     assert isinstance(stage.claim(start=nth(2), since=nth(1)), r.Claimed)
 
@@ -995,7 +995,7 @@ def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
 
 def test_what_doesnt_exist_cant_be_paused(stage: Stage) -> None:
     """Pausing an unknown entry says so and leaves nothing behind."""
-    assert stage.store.pause("unknown") is False
+    assert stage.store.set_paused("unknown", paused=True) == r.Unknown()
     assert stage.store.account("unknown") is None
 
 
@@ -1342,7 +1342,7 @@ def test_refused_copies_are_counted(stage: Stage) -> None:
 #: Verbs without a window of their own, in the table's way.
 OTHER_VERBS: dict[str, Callable[[Stage], Any]] = {
     "load": lambda s: s.load(),
-    "pause": lambda s: s.store.pause(ENTRY),
+    "pause": lambda s: s.store.set_paused(ENTRY, paused=True),
     "account": lambda s: s.store.account(ENTRY),
     "spent": lambda s: s.spent(disabled=True),
     "heartbeat": lambda s: s.store.heartbeat("beat-1"),
@@ -1601,7 +1601,8 @@ def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Ca
     stage = new_stage(f"redis://someone:s3cret-word@127.0.0.1:{port}/0")
     calls = [
         stage.load, stage.claim, stage.confirm, stage.take, stage.begin, stage.renew, stage.hand_over, stage.finish,
-        stage.discard, stage.backfill, lambda: stage.store.account(ENTRY), lambda: stage.store.pause(ENTRY),
+        stage.discard, stage.backfill, lambda: stage.store.account(ENTRY),
+        lambda: stage.store.set_paused(ENTRY, paused=True),
         lambda: stage.store.heartbeat("b"), lambda: stage.store.leave("b"),
         lambda: stage.store.overdue("b", T0, 1),
     ]  # fmt: skip
@@ -1690,7 +1691,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "discard": (STATES["published"], lambda s: s.discard("expired"), r.Closed),
     "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), r.Heartbeat),
     "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
-    "pause": (STATES["claimed"], lambda s: s.store.pause(ENTRY), True),
+    "pause": (STATES["claimed"], lambda s: s.store.set_paused(ENTRY, paused=True), r.Confirmed),
     "abandon": (STATES["published"], lambda s: s.abandon(), r.Finished),
     "note": (STATES["claimed"], lambda s: s.store.note(r.Order("pause", ENTRY, "anna")), type(None)),
 }  # fmt: skip

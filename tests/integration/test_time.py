@@ -34,7 +34,7 @@ def test_workers_down_for_days(start_redis, system: System) -> None:
     system.use_store(server.url())
     beat = system.beat(faketime=0)
     wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     beat.stop()
     waiting = len(system.account().open)
     for days in (0.5, 1.5, 3):

@@ -87,7 +87,7 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
         return {each.entry: (each.paused, each.open, each.overdue) for each in made.snapshot().report.entries}
 
     assert set(told().values()) == {(False, 0, 0)}
-    made._store.pause("a")
+    made._store.set_paused("a", paused=True)
     (window,) = filled.claim(made._store, [row for row in rows if row.name == "b"])
     assert told() == {"a": (True, 0, 0), "b": (False, 1, 0), "c": (False, 0, 0)}
     with redis.Redis.from_url(redis_url) as client:

@@ -104,7 +104,7 @@ def shared(entries: int, seconds: float = 1.0, **once: Any) -> dict[str, Any]:
 
 def settled(system: System, beats: list[Any]) -> None:
     for entry in system.entries:
-        system.store.pause(entry)
+        system.store.set_paused(entry, paused=True)
     for entry in system.entries:
         wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
     for beat in beats:

@@ -61,12 +61,12 @@ class Load:
 
     def pause(self) -> None:
         for name in [] if self.paused else self.names:
-            self.store.pause(name)
+            self.store.set_paused(name, paused=True)
         self.paused = True
 
     def resume(self) -> None:
         for name in self.names if self.paused else []:
-            self.store.resume(name)
+            self.store.set_paused(name, paused=False)
         self.paused = False
 
     def sample(self) -> Sample:

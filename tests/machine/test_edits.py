@@ -142,10 +142,9 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     @rule(pause=maybe)
     def pause_or_resume(self, pause: bool) -> None:
-        verb = self.store.pause if pause else self.store.resume
-        known = verb(NAME)
-        assert verb(NAME) == known
-        assert known or not self.there
+        reply, again = (self.store.set_paused(NAME, paused=pause) for _ in range(2))
+        assert again == reply
+        assert not (self.there and isinstance(reply, Unknown))
         if self.there and pause != self.paused:
             self.paused = pause
             self.version += 1
@@ -269,7 +268,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     def end_well(self) -> None:
         """One beat and one worker live: every window that some version owed is done."""
-        self.store.resume(NAME)
+        self.store.set_paused(NAME, paused=False)
         self.beats = [self.new_beat(), self.new_beat()]
         self.pass_time(20)
         for _ in range(60):

@@ -23,6 +23,7 @@ from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
 from celery_once_beat.rules.policy import EntryPolicy
 from celery_once_beat.store import model as r
+from celery_once_beat.store import raised
 from celery_once_beat.windows import WindowKey, starts_after
 
 pytestmark = pytest.mark.long
@@ -77,8 +78,7 @@ class Machine(NoticeRules, WorkerRules):
 
     @rule(entry=entries, pause=rarely)
     def pause_or_resume(self, entry, pause):
-        verb = self.world.store.pause if pause else self.world.store.resume
-        self.world.ask("pause", lambda: verb(entry), nothing)
+        self.world.ask("pause", lambda: self.world.store.set_paused(entry, paused=pause), nothing)
 
     @rule(back=st.integers(-1, 5), twice=maybe)
     def backfill(self, back, twice):
@@ -98,7 +98,10 @@ class Machine(NoticeRules, WorkerRules):
             world.backfills[window] += isinstance(reply, r.Claimed)
             return Told()
 
-        reply = world.ask("backfill", lambda: world.store.backfill(window, order), told, twice=twice)
+        def send():
+            return raised(world.store.backfill_many([(window, order)], world.store.settings.publish_timeout)[0])
+
+        reply = world.ask("backfill", send, told, twice=twice)
         world.sent.clear()  # an order that arrives a day late is a new order
         if isinstance(reply, r.Claimed):
             self.beats[0].jobs.append(Job(window, reply.turn))
@@ -157,7 +160,7 @@ class Machine(NoticeRules, WorkerRules):
         world.pass_time(17.9)  # the other beats count as gone
         beat = self.new_beat("ten")
         for entry in ENTRIES:
-            world.store.resume(entry)
+            world.store.set_paused(entry, paused=False)
             self.load(beat, entry)
         for _ in range(200):
             self.take_by(beat)
@@ -179,7 +182,7 @@ class Machine(NoticeRules, WorkerRules):
         if world.books.accounts["tracked"].paused:  # since the last resume, by what ended meanwhile
             if not world.lossy:
                 self.check_pause("tracked")
-            world.store.resume("tracked")
+            world.store.set_paused("tracked", paused=False)
         before = world.books.accounts["tracked"]
         self.claim_by(beat, "tracked")
         after = world.books.accounts["tracked"]

@@ -16,7 +16,7 @@ from simulation.recorder import Line, recorded
 
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store
+from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey
 
@@ -184,7 +184,8 @@ class History:
 
     def backfill(self) -> None:
         self.orders += self.rng.random() < 0.7
-        reply = self.store.backfill(self.window(), f"order-{self.orders}")
+        order = self.window(), f"order-{self.orders}"
+        reply = raised(self.store.backfill_many([order], self.store.settings.publish_timeout)[0])
         if isinstance(reply, r.Claimed):
             self.turns[self.at] = reply.turn
             self.ended.discard(self.at)
