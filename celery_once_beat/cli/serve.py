@@ -64,7 +64,7 @@ def dashboard(project: Project, host: str, port: int, token: str | None, **given
     type=click.IntRange(0, 10_000),
     default=200,
     show_default=True,
-    help="How many entries have series of their own; the others are summed.",
+    help="How many entries have series of their own, those that need attention first.",
 )
 @pass_project(reads_schedule=True)
 def metrics(project: Project, port: int | None, host: str | None, entries: int) -> None:

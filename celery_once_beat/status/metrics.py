@@ -1,15 +1,15 @@
 """What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
 
 The counters of an entry are the store's own: it doesn't matter which process is asked, or when it started. Labels are
-bounded: so many entries have series of their own, the others are told together under OTHERS; outcomes are
-a fixed set; beats, whose names change with each start, have no label.
+bounded: so many entries have series of their own, and how windows of the others ended is told under OTHERS; outcomes
+are a fixed set; beats, whose names change with each start, have no label.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -60,66 +60,30 @@ _HISTOGRAMS = (
     ("window_duration_seconds", "From the begin of that execution to its end.", "ran"),
 )
 
-#: Name, what it is of one entry, of several, and help.
-_GAUGES: tuple[tuple[str, str, Callable[[Iterable[float]], float], str], ...] = (
-    ("open_windows", "open", sum, "Windows that still owe their outcome."),
+#: Gauges: name, the field of an entry's status, and help.
+_GAUGES = (
+    ("open_windows", "open", "Windows that still owe their outcome."),
     (
         "buffered_windows",
         "buffered",
-        sum,
         "Open windows that wait for another one of their entry, or for a slot of a limit.",
     ),
-    ("running_windows", "running", sum, "Windows that a worker executes."),
-    (
-        "overdue_windows",
-        "overdue",
-        sum,
-        "Open windows to which something should have happened by now, and didn't.",
-    ),
-    ("paused", "paused", sum, "1 where the entry is paused."),
-    ("hung_windows", "hung", sum, "Running windows that take far longer than their entry's history."),
-    ("silent_windows", "silent", sum, "Running windows whose worker hasn't renewed the lease in time."),
-    ("stuck_windows", "stuck", sum, "Windows that no worker began within a minute of their publish."),
-    (
-        "late_windows",
-        "late",
-        sum,
-        "Open windows that aren't done by their entry's deadline; the oldest unclaimed one counts too.",
-    ),
-    ("skipped_in_a_row", "skipped", max, "Skipped windows in a row, from three on; of others the most."),
-    (
-        "oldest_open_window_age_seconds",
-        "oldest_open",
-        max,
-        "Since the oldest open window was claimed; of others the largest.",
-    ),
-    (
-        "oldest_running_window_age_seconds",
-        "oldest_running",
-        max,
-        "Since the oldest window that runs began; of others the largest.",
-    ),
-    ("attention", "attention", sum, "1 where somebody should look at the entry; 'celery once status' says why."),
-    ("misfit", "misfit", sum, "1 where the entry doesn't run for its set-up; 'celery once doctor' says why."),
-    (
-        "last_window_lateness_seconds",
-        "last.late",
-        max,
-        "From the start of the last window that ended to the begin of its last execution; of others the largest.",
-    ),
-    (
-        "last_window_duration_seconds",
-        "last.took",
-        max,
-        "From the begin of that execution to its end; of others the largest.",
-    ),
-    (
-        "last_window_start_timestamp_seconds",
-        "last.start",
-        min,
-        "Start of the last window that ended; of others the oldest.",
-    ),
-    ("next_window_start_timestamp_seconds", "next", min, "Start of the next window; of others the nearest."),
+    ("running_windows", "running", "Windows that a worker executes."),
+    ("overdue_windows", "overdue", "Open windows to which something should have happened by now, and didn't."),
+    ("paused", "paused", "1 where the entry is paused."),
+    ("hung_windows", "hung", "Running windows that take far longer than their entry's history."),
+    ("silent_windows", "silent", "Running windows whose worker hasn't renewed the lease in time."),
+    ("stuck_windows", "stuck", "Windows that no worker began within a minute of their publish."),
+    ("late_windows", "late", "Open windows that aren't done by their deadline; the oldest unclaimed one counts too."),
+    ("skipped_in_a_row", "skipped", "Skipped windows in a row, from three on."),
+    ("oldest_open_window_age_seconds", "oldest_open", "Since the oldest open window was claimed."),
+    ("oldest_running_window_age_seconds", "oldest_running", "Since the oldest window that runs began."),
+    ("attention", "attention", "1 where somebody should look at the entry; 'celery once status' says why."),
+    ("misfit", "misfit", "1 where the entry doesn't run for its set-up; 'celery once doctor' says why."),
+    ("last_window_lateness_seconds", "last.late", "From the last ended window's start to its last execution's begin."),
+    ("last_window_duration_seconds", "last.took", "From the begin of that execution to its end."),
+    ("last_window_start_timestamp_seconds", "last.start", "Start of the last window that ended."),
+    ("next_window_start_timestamp_seconds", "next", "Start of the next window."),
 )
 
 
@@ -127,8 +91,8 @@ class OnceCollector(Collector):
     """The metrics of one look after another; for one thread at a time.
 
     At most ``entries`` entries have series of their own: those that need attention first, and then those that had them
-    at the last look, so that series stay. Of the others it counts how windows ended since it was made: a sum of their
-    counters would jump with each entry that comes or goes.
+    at the last look, so that series stay. Of the others it tells only how windows ended since it was made: a sum of
+    their counters would jump with each entry that comes or goes.
     """
 
     def __init__(self, entries: int = ENTRIES) -> None:
@@ -136,8 +100,8 @@ class OnceCollector(Collector):
         self._report: Report | None = None
         #: What each value of the label stands for.
         self._own: dict[str, EntryStatus] = {}
-        self._others: list[EntryStatus] = []
-        #: How the others' windows ended.
+        #: Whether there are others, and how their windows ended.
+        self._has_others = False
         self._of_others: Counter[str] = Counter()
         #: How windows of each entry of the schedule had ended, when that could be read last.
         self._ended: dict[str, Counter[str]] = {}
@@ -175,8 +139,8 @@ class OnceCollector(Collector):
         yield from self._counters()
         yield from self._gauges()
 
-    def _see(self, entries: Iterable[EntryStatus]) -> None:
-        had_own, self._own, self._others = self._own.keys(), {}, []
+    def _see(self, entries: Sequence[EntryStatus]) -> None:
+        had_own, self._own = self._own.keys(), {}
         by_need = sorted(entries, key=lambda e: (-e.urgency, short(e.entry) not in had_own, e.entry))
         last, self._ended = self._ended, {}
         for entry in by_need:
@@ -185,8 +149,6 @@ class OnceCollector(Collector):
             own = ours and len(self._own) < self._most and label != OTHERS and label not in self._own
             if own:
                 self._own[label] = entry
-            else:
-                self._others.append(entry)
             if ours:
                 self._name_unreadable(entry)
                 now = _by_outcome(entry.outcomes) if entry.times else before
@@ -194,6 +156,7 @@ class OnceCollector(Collector):
                     self._ended[entry.entry] = now
                 if before is not None and now is not None and not (own and label in had_own):
                     self._of_others += now - before if before <= now else now  # it fell: it has begun anew
+        self._has_others = len(self._own) < len(entries)
 
     def _name_unreadable(self, entry: EntryStatus) -> None:
         if not isinstance(entry.times, StoreDataError):
@@ -206,7 +169,7 @@ class OnceCollector(Collector):
         # What can't be read now isn't told: a 0 would look as if it had begun anew.
         told = {label: entry for label, entry in self._own.items() if entry.times or entry.entry not in self._ended}
         exposed = {label: _counts(entry) for label, entry in told.items()}
-        if self._others:
+        if self._has_others:
             exposed[OTHERS] = {"windows": _ZEROS | self._of_others}
         for name, help_, label in _COUNTERS:
             counter = CounterMetricFamily(_PREFIX + name, help_, labels=["entry", label] if label else ["entry"])
@@ -223,15 +186,12 @@ class OnceCollector(Collector):
             yield histogram
 
     def _gauges(self) -> Iterator[Metric]:
-        exposed = {label: [entry] for label, entry in self._own.items()}
-        if self._others:
-            exposed[OTHERS] = self._others
-        for name, of_one, together, help_ in _GAUGES:
+        for name, field, help_ in _GAUGES:
             gauge = _gauges(name, help_, "entry")
-            for label, entries in exposed.items():
-                values = [found for entry in entries if (found := _number(entry, of_one)) is not None]
-                if values:
-                    gauge.add_metric([label], together(values))
+            for label, entry in self._own.items():
+                value = _number(entry, field)
+                if value is not None:
+                    gauge.add_metric([label], value)
             yield gauge
 
 

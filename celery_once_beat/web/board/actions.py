@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from jinja2 import Environment
 from starlette.exceptions import HTTPException
@@ -32,14 +32,14 @@ from celery_once_beat.wording import read_time, shown
 from . import words
 from .desk import Desk
 from .feed import Feed
-from .guard import FORM_HEADERS, Visitor
+from .guard import FORM_HEADERS, Visitor, read_form
 from .page import Line
 
 _COOKIE = "once_board_csrf"
-_FORM = "application/x-www-form-urlencoded"
+#: What can be ordered of an entry: a method each.
+_ORDERS = ("run", "backfill", "pause", "resume", "abandon", "edit")
 #: Most bytes of a form; the longest definition fits.
 _MOST_FORM = 256 * 1024
-_MOST_FIELDS = 10_000
 #: So many starts of a backfill are named before it is confirmed.
 _NAMED = 20
 #: Most records of the log of orders on a page, newest first.
@@ -63,14 +63,6 @@ class Actions:
         self._feed = feed
         self._templates = templates
         self._zone = zone
-        self._orders: dict[str, Callable[[Line, Said, Fields], Done]] = {
-            "run": self._run,
-            "backfill": self._backfill,
-            "pause": self._pause,
-            "resume": self._resume,
-            "abandon": self._abandon,
-            "edit": self._edit,
-        }
 
     @property
     def routes(self) -> list[Route]:
@@ -148,10 +140,11 @@ class Actions:
     async def order(self, request: Request) -> Response:
         """Carry out what a form orders, and show the result."""
         visitor, line = _acting(request), await self._line(request)
-        carry_out = self._orders.get(request.path_params["order"])
-        if carry_out is None:
+        order = request.path_params["order"]
+        if order not in _ORDERS:
             raise HTTPException(404, "There is no such order")
-        fields = await _form(request)
+        carry_out: Callable[[Line, Said, Fields], Done] = getattr(self, f"_{order}")
+        fields = await read_form(request, _MOST_FORM)
         cookie = _cookie(request)
         given = _csrf(cookie, visitor)
         if not cookie or not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
@@ -162,7 +155,7 @@ class Actions:
         except OnceError as exc:
             form = {name: values[0] for name, values in fields.items() if name != "csrf"}
             again = {"given": form, "wrong": words.plain(exc, 400)}
-            return await self._show(request, visitor, line, _status(exc), failed=request.path_params["order"], **again)
+            return await self._show(request, visitor, line, _status(exc), failed=order, **again)
         if isinstance(done, dict):
             return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
         return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
@@ -260,20 +253,6 @@ def _csrf(cookie: str, visitor: Visitor) -> str:
 
 def _sign(*words: str) -> str:
     return hmac.new(_SECRET, json.dumps(words).encode(), hashlib.sha256).hexdigest()
-
-
-async def _form(request: Request) -> Fields:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
-        raise HTTPException(415, f"Expected a form: {_FORM}")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MOST_FORM:
-            raise HTTPException(413, f"Expected a form of up to {_MOST_FORM} bytes")
-    try:
-        return parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
-    except ValueError as exc:
-        raise HTTPException(400, "Expected a form in UTF-8") from exc
 
 
 def _only(fields: Fields, name: str) -> str:

@@ -4,8 +4,8 @@
 - Where a server on this machine may be asked without a token, it answers only if the Host header names this machine, or
   one of ``hosts``: a page of another site whose name points here (DNS rebinding) gets nothing.
 - Pages of other sites, of other ports too, may link to it and no more: no fetch, no event stream, no image, no form.
-- With a token: as ``Authorization: Bearer``, or once by a form, which sets a cookie. The board's own server, which logs
-  no addresses, takes ``?token=`` too, and leads to the same address without it. The cookie isn't the token.
+- With a token: as ``Authorization: Bearer``, or once by a form, which sets a cookie. The cookie isn't the token. An
+  address never holds it: addresses are logged, and kept by browsers.
 - Wrong tokens are answered the later the more of them there are.
 - Whom the application around the board has authenticated, the scope's ``user``, needs no token.
 """
@@ -17,12 +17,14 @@ import hashlib
 import hmac
 import ipaddress
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable, iscoroutine
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, quote, urlencode
+from urllib.parse import parse_qs
 
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,8 +42,10 @@ _UNAUTHORIZED = 401
 
 #: Shorter ones could be guessed.
 LEAST_TOKEN = 16
-#: Most bytes of the form that has it.
+_FORM = "application/x-www-form-urlencoded"
+#: Most bytes of the form that has it, and most fields of any form.
 _MOST_FORM = 4096
+_MOST_FIELDS = 10_000
 #: Seconds by which each wrong token is answered later than the one before, the most, and when they are forgotten.
 _DELAY, _MOST_DELAY, _FORGOTTEN = 0.05, 5.0, 60.0
 _ENTRANCE = """<!doctype html>
@@ -89,8 +93,6 @@ class Access:
     actions: bool | Callable[[Any], object] = False
     #: Host headers that are answered besides those that name this machine.
     hosts: Collection[str] = ()
-    #: Whether ``?token=`` lets in. An application around the board may log addresses.
-    in_address: bool = True
 
     def __post_init__(self) -> None:
         """Raise SettingError for what could let in more than was meant."""
@@ -144,45 +146,49 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = [*message.get("headers", ())]
-                named = {name.lower() for name, _ in given}
-                given += [(n.encode(), v.encode()) for n, v in HEADERS.items() if n.encode() not in named]
-                message = {**message, "headers": given}
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         request = Request(scope, receive)
-        passed = await self._enter(request) if self._is_entrance(request) else self._check(request)
-        if isinstance(passed, Response) and passed.status_code == _UNAUTHORIZED and _offers_token(request):
-            await self._slow_down()
-        if isinstance(passed, Visitor):
-            await self._app({**scope, _VISITOR: passed}, receive, send_with_headers)
-        else:
-            await passed(scope, receive, send_with_headers)
+        path = request.url.path.removeprefix(scope.get("root_path", ""))
+        answer: ASGIApp
+        try:
+            if self._token is not None and request.method == "POST" and path == "/token":
+                answer = await self._enter(request)
+            else:
+                scope, answer = {**scope, _VISITOR: self._check(request)}, self._app
+        except HTTPException as exc:
+            if exc.status_code == _UNAUTHORIZED and _offers_token(request):
+                await self._slow_down()
+            answer = _refusal(exc, request, path)
+        await answer(scope, receive, send_with_headers)
 
-    def _check(self, request: Request) -> Visitor | Response:
-        """Return who asks; or the answer, if that isn't what they asked for."""
+    def _check(self, request: Request) -> Visitor:
+        """Return who asks; raises HTTPException."""
         allowed = "GET, HEAD, POST" if self._access.actions else "GET, HEAD"
         if request.method not in allowed.split(", "):
             what = "The board takes" if self._access.actions else "The board only reads:"
-            return PlainTextResponse(f"{what} {allowed}.\n", 405, {"allow": allowed})
+            raise HTTPException(405, f"{what} {allowed}", {"allow": allowed})
         if self._token is None and not self._is_host(request):
-            return PlainTextResponse(
-                f"Host: found {_header(request, 'host')}, expected localhost or 127.0.0.1, since the board has no "
-                "token. Set one (ONCE_BOARD_TOKEN, or board.asgi's token), or name this host in board.asgi's hosts.\n",
+            raise HTTPException(
                 400,
+                f"Host: found {_header(request, 'host')}, expected localhost or 127.0.0.1, since the board has no "
+                "token. Set one (ONCE_BOARD_TOKEN, or board.asgi's token), or name this host in board.asgi's hosts",
             )
         if request.method == "POST":
             if not _is_same_origin(request):
-                return PlainTextResponse(
-                    f"Only the board's own pages may act: found Origin {_header(request, 'origin')}, expected the "
-                    f"host {_header(request, 'host')}. A proxy has to pass on Host as the browser sent it.\n",
+                raise HTTPException(
                     403,
+                    f"Only the board's own pages may act: found Origin {_header(request, 'origin')}, expected the "
+                    f"host {_header(request, 'host')}. A proxy has to pass on Host as the browser sent it",
                 )
         elif _is_foreign(request) and not _is_link(request):
-            return PlainTextResponse("Another site's page may link to the board, and no more.\n", 403)
+            raise HTTPException(403, "Another site's page may link to the board, and no more")
         visitor = self._visitor(request)
-        if isinstance(visitor, Visitor) and request.method == "POST" and not visitor.acts:
-            return PlainTextResponse("You may look at the board, and not act.\n", 403)
+        if request.method == "POST" and not visitor.acts:
+            raise HTTPException(403, "You may look at the board, and not act")
         return visitor
 
     def _is_host(self, request: Request) -> bool:
@@ -190,53 +196,33 @@ class Guard:
         named = host != "" and {host, host.partition(":")[0]} & set(self._access.hosts)
         return not _may_be_loopback(request) or names_this_machine(host) or bool(named)
 
-    def _visitor(self, request: Request) -> Visitor | Response:
+    def _visitor(self, request: Request) -> Visitor:
         user = request.scope.get("user")
         if getattr(user, "is_authenticated", False) is True:
             return Visitor(_name_of(user), self._access.lets_act(user))
         if self._token is not None:
-            return self._check_token(request) or Visitor(acts=self._access.actions is True)
+            self._check_token(request)
+            return Visitor(acts=self._access.actions is True)
         if _may_be_loopback(request) and names_this_machine(request.headers.get("host")):
             return Visitor()
-        return PlainTextResponse("The board is for those who have logged in.\n", 403)
+        raise HTTPException(403, "The board is for those who have logged in")
 
-    def _check_token(self, request: Request) -> Response | None:
-        given = request.query_params.get("token")
-        if given is not None and self._access.in_address and request.method != "POST" and self._is_token(given):
-            return self._let_in(request)
+    def _check_token(self, request: Request) -> None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         knows_it = scheme.lower() == "bearer" and self._is_token(bearer.strip())
-        if knows_it or _are_same(request.cookies.get(_COOKIE, ""), self._cookie):
-            return None
-        return self._ask_for_token(request)
-
-    def _ask_for_token(self, request: Request) -> Response:
-        headers = {"www-authenticate": "Bearer"}
-        if "text/html" in request.headers.get("accept", ""):
-            path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-            action = "../" * max(path.count("/") - 1, 0) + "token"
-            return HTMLResponse(_ENTRANCE.format(action=action), _UNAUTHORIZED, {**headers, **FORM_HEADERS})
-        return PlainTextResponse(
-            "The board wants its token: open it in a browser, or send 'Authorization: Bearer …'.\n",
-            _UNAUTHORIZED,
-            headers,
-        )
-
-    def _is_entrance(self, request: Request) -> bool:
-        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-        return self._token is not None and request.method == "POST" and path == "/token"
+        if not knows_it and not _are_same(request.cookies.get(_COOKIE, ""), self._cookie):
+            raise _unauthorized()
 
     async def _enter(self, request: Request) -> Response:
-        """Take the token from the form that asks for it."""
+        """Take the token from the form that asks for it, and set the cookie."""
         if not _is_same_origin(request):
-            return PlainTextResponse("Only the board's own form takes the token.\n", 403)
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MOST_FORM:
-                return PlainTextResponse("Expected a token.\n", 413)
-        (token,) = parse_qs(body.decode(errors="replace")).get("token", [""])[:1]
-        return self._let_in(request) if self._is_token(token) else self._ask_for_token(request)
+            raise HTTPException(403, "Only the board's own form takes the token")
+        form = await read_form(request, _MOST_FORM)
+        if not self._is_token(form.get("token", [""])[0]):
+            raise _unauthorized()
+        answer = RedirectResponse("./", 303)  # relative, for a proxy with a path before
+        answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return answer
 
     async def _slow_down(self) -> None:
         now = time.monotonic()
@@ -244,21 +230,39 @@ class Guard:
         self._wrong_at = now
         await asyncio.sleep(min(_DELAY * self._wrong, _MOST_DELAY))
 
-    def _let_in(self, request: Request) -> Response:
-        """Set the cookie, and lead to the same address without the token; relative, for a proxy with a path before."""
-        rest = [(name, value) for name, value in parse_qsl(request.url.query) if name != "token"]
-        page = "" if request.method == "POST" else request.url.path.rpartition("/")[2]
-        address = "./" + quote(page, safe=":") + (f"?{urlencode(rest)}" if rest else "")
-        if _is_foreign(request):
-            # A browser doesn't send the cookie along a redirect that another site began. It does after this refresh.
-            answer: Response = PlainTextResponse("", headers={"refresh": f"0; url={address}"})
-        else:
-            answer = RedirectResponse(address, 303)
-        answer.set_cookie(_COOKIE, self._cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
-        return answer
-
     def _is_token(self, given: str) -> bool:
         return self._token is not None and _are_same(given, self._token)
+
+
+async def read_form(request: Request, most: int) -> Mapping[str, Sequence[str]]:
+    """Return the fields of a form of at most so many bytes; raises HTTPException."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise HTTPException(415, f"Expected a form: {_FORM}")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise HTTPException(413, f"Expected a form of up to {most} bytes")
+    try:
+        return parse_qs(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError as exc:
+        raise HTTPException(400, "Expected a form in UTF-8") from exc
+
+
+def _unauthorized() -> HTTPException:
+    return HTTPException(
+        _UNAUTHORIZED,
+        "The board wants its token: open it in a browser, or send 'Authorization: Bearer …'",
+        {"www-authenticate": "Bearer"},
+    )
+
+
+def _refusal(why: HTTPException, request: Request, path: str) -> Response:
+    """Return a refusal as an answer; a browser without the token is given the form for it."""
+    if why.status_code == _UNAUTHORIZED and "text/html" in request.headers.get("accept", ""):
+        action = "../" * max(path.count("/") - 1, 0) + "token"
+        return HTMLResponse(_ENTRANCE.format(action=action), _UNAUTHORIZED, {**(why.headers or {}), **FORM_HEADERS})
+    return PlainTextResponse(f"{why.detail}.\n", why.status_code, why.headers)
 
 
 def _are_same(given: str, known: str) -> bool:
@@ -277,8 +281,7 @@ def _may_be_loopback(request: Request) -> bool:
 
 def _offers_token(request: Request) -> bool:
     """Whether a request that was refused tried a token or a cookie."""
-    tried = "authorization" in request.headers or _COOKIE in request.cookies or "token" in request.query_params
-    return tried or request.method == "POST"
+    return request.method == "POST" or "authorization" in request.headers or _COOKIE in request.cookies
 
 
 def _header(request: Request, name: str) -> str:

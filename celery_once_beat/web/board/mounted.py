@@ -45,7 +45,7 @@ def asgi(
     check_token(token)
     if type(windows) is not int or not 1 <= windows <= MOST_WINDOWS:
         raise SettingError(f"windows: found {shown(windows)}, expected a number from 1 to {MOST_WINDOWS}")
-    access = Access(token, actions, hosts, in_address=False)
+    access = Access(token, actions, hosts)
     settings = Settings.from_app(app)
     desk = Desk(app, settings, scheduler) if actions else None
     view = View(app, settings, scheduler, windows=windows)

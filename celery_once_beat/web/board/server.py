@@ -69,7 +69,7 @@ def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None
         ws="none",
         lifespan="off",
         log_level="warning",
-        access_log=False,  # it would show ?token=
+        access_log=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=5,
