@@ -62,7 +62,7 @@ def _read(path: str) -> tuple[Period, ...]:
 
 def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:
     start = event["DTSTART"].dt
-    end = _end(event, start)
+    end = event.end if event.end > start else None
     name = str(event.get("SUMMARY", ""))[:200]
     for each in ("DTSTART", "DTEND"):
         zone_of = event.get(each) and event[each].params.get("TZID")
@@ -89,17 +89,6 @@ def _periods(event: Any, moved: dict[str, list[Any]]) -> list[Period]:
 
 def _period(start: Any, end: Any, name: str) -> Period:
     return Period(start, _last(start, end), name)
-
-
-def _end(event: Any, start: Any) -> Any:
-    """Return its end, which isn't in it; None: it has none."""
-    if "DTEND" in event:
-        end = event["DTEND"].dt
-    elif "DURATION" in event:
-        end = start + event["DURATION"].dt
-    else:
-        return None
-    return end if end > start else None
 
 
 def _last(start: Any, end: Any) -> Any:

@@ -29,6 +29,7 @@ _FIRST_YEAR, _LAST_YEAR = 2, 9999
 _MOST_NAME = 200
 #: Periods, dates and schedules that one ``excluding`` leaves out, and starts that a repeated period does.
 MOST_LEFT_OUT = 10_000
+_NUMBER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 _RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
 #: The parts of a recurrence rule, RFC 5545, and our names for them.
 _PARTS = {
@@ -217,24 +218,19 @@ def _read_rule(text: object, start: Any, zone: tzinfo | None) -> RRule:
     known = _PARTS.keys() >= parts.keys() and len(parts) == text.count("=")
     if not known or parts.get("FREQ") not in _REPEATED:
         raise wrong("period, rule", text, f"FREQ={' or '.join(_REPEATED)} and days")
-    fields: dict[str, Any] = {_PARTS[name]: _value(name, value, zone) for name, value in parts.items()}
     try:
+        fields: dict[str, Any] = {_PARTS[name]: _value(name, value, zone) for name, value in parts.items()}
         return RRule(fields.pop("freq"), _wall(start).replace(tzinfo=timezone.utc), **fields)
     except ValueError as exc:
         raise SettingError(f"period, rule {shown(text)}: {exc}") from exc
 
 
 def _value(name: str, text: str, zone: tzinfo | None) -> Any:
-    if name in ("FREQ", "WKST"):
-        return text
-    if name == "BYDAY":
-        return text.split(",")
-    try:
-        if name == "UNTIL":
-            return _until(text, zone)
-        return int(text) if name in ("INTERVAL", "COUNT") else [int(each) for each in text.split(",")]
-    except ValueError:
-        raise SettingError(f"period, rule: found {name}={text:.40}, expected a number or a time") from None
+    """Return the value of a part, which the rule judges."""
+    if name == "UNTIL":
+        return _until(text, zone)
+    values = [int(each) if _NUMBER.fullmatch(each) else each for each in text.split(",")]
+    return values if len(values) > 1 else values[0]
 
 
 def _until(text: str, zone: tzinfo | None) -> datetime:

@@ -123,7 +123,7 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
         (["set", "a", "t", "--at", "2020-01-01T00:00"], 78, "once: schedule 'a': found 2019-12-31T23:00"),
         (["set", "a", "t", "--schedule", '{"type": "tide"}'], 2, "once: --schedule: schedule: found the type 'tide'"),
         (["set", "a", "t", "--every", "1d", "--tz", "Mars"], 78, "once: tz: found 'Mars'"),
-        (["set", "a", "t", "--every", "1h", "--args", "{}"], 2, "once: --args: found '{}', expected a list"),
+        (["set", "a", "t", "--every", "1h", "--args", "{}"], 78, "once: args: found {}, expected a list"),
         (["set", "a", "t", "--every", "1h", "--once", "{"], 2, "once: --once: found '{', expected JSON"),
         (["set", "a", "t", "--every", "1h", "--once", '{"grce": 1}'], 78, "once: beat entry 'a', option 'once'"),
         (["set", "static", "t", "--every", "1h"], 78, "once: schedule 'static': beat_schedule has"),

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from celery_once_beat import RRule
 from celery_once_beat.rules import next_start, starts_after
 from celery_once_beat.schedules import read_schedule, write_schedule
-from celery_once_beat.schedules.rrule import _Starts
 
 UTC = timezone.utc
 NOW = datetime(2026, 11, 22, 17, 30, tzinfo=UTC)
@@ -101,8 +100,8 @@ def test_a_rule_that_ends_has_no_more_starts() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
     """The months and years of which dateutil is asked for the days."""
     asked: list[datetime] = []
-    days_from = _Starts._days_from
-    monkeypatch.setattr(_Starts, "_days_from", lambda self, begin: asked.append(begin) or days_from(self, begin))
+    days_from = RRule._days_from
+    monkeypatch.setattr(RRule, "_days_from", lambda self, begin: asked.append(begin) or days_from(self, begin))
     return asked
 
 

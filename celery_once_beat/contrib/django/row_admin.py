@@ -14,12 +14,13 @@ from django.contrib.admin.helpers import ActionForm
 from django.db import router, transaction
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
+from django.utils.text import Truncator
 from django.utils.timezone import localtime
 
 from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.wording import printable, span
+from celery_once_beat.wording import printable, some, span
 
 from . import row_windows
 from .row_windows import RowWindows
@@ -114,8 +115,7 @@ class OnceAdminMixin:
     @admin.display(description="attention")
     def once_look(self, row: Any) -> str:
         """As :meth:`once_attention`, cut where it is long."""
-        text = self.once_attention(row)
-        return text if len(text) <= _MOST_ATTENTION else text[: _MOST_ATTENTION - 1] + "…"
+        return Truncator(self.once_attention(row)).chars(_MOST_ATTENTION)  # type: ignore[no-any-return]
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
@@ -202,8 +202,7 @@ def _said(request: Any) -> Said:
 
 
 def _named(rows: list[Any]) -> str:
-    names = ", ".join(f'"{printable(row.name)}"' for row in rows[:_MOST_NAMED])  # a first letter would become a capital
-    return f"{names} and {len(rows) - _MOST_NAMED} more rows" if len(rows) > _MOST_NAMED else names
+    return some([f'"{printable(row.name)}"' for row in rows], _MOST_NAMED)  # a first letter would become a capital
 
 
 def _link(board: str) -> str:

@@ -40,12 +40,12 @@ _COOKIE = "once_board_csrf"
 _ORDERS = ("run", "backfill", "pause", "resume", "abandon", "edit")
 #: Most bytes of a form; the longest definition fits.
 _MOST_FORM = 256 * 1024
+#: Most entries that a search names.
+_MOST_FOUND = 100
 #: So many starts of a backfill are named before it is confirmed.
 _NAMED = 20
 #: Most records of the log of orders on a page, newest first.
 _MOST_RECORDS = 200
-#: Most entries that a search names.
-_MOST_FOUND = 100
 
 #: What only this process knows: so nobody else makes a form's token, or a link that says what was done.
 _SECRET = secrets.token_bytes(32)
@@ -111,7 +111,7 @@ class Actions:
             root="../" if request.method == "GET" else "../../",
             line=line,
             facts=facts,
-            log=facts.orders[:_MOST_RECORDS],
+            log=facts["log"][:_MOST_RECORDS],
             **values,
         )
 

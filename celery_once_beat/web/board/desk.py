@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +13,10 @@ from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import digest
-from celery_once_beat.schedules import Change, Definition, Schedule
+from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import each_window, line_up, newest_start, paused_words
-from celery_once_beat.store import Lookup, OrderRecord, Store, WindowSeen
+from celery_once_beat.store import Lookup, OrderRecord, Store
 from celery_once_beat.windows import format_instant
 
 if TYPE_CHECKING:
@@ -26,32 +26,6 @@ if TYPE_CHECKING:
 _EDITED = ("schedule", "once")
 #: Of one backfill.
 _MOST_WINDOWS = 10_000
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What somebody has to know of an entry before they order something."""
-
-    #: Who paused it, and why, in words; '' where it isn't paused.
-    paused: str
-    #: Windows that owe their outcome, newest first.
-    open: Sequence[WindowSeen]
-    #: The start of the window that would run now; None where none can, and ``why_not`` says why.
-    newest: datetime | None
-    why_not: str
-    #: Set at run time: it can be edited.
-    definition: Schedule | None
-    #: Newest first, as the orders.
-    changes: Sequence[Change]
-    orders: Sequence[OrderRecord]
-
-    @property
-    def edited(self) -> dict[str, str]:
-        """What can be edited, as JSON."""
-        if self.definition is None:
-            return {}
-        known = self.definition.as_json()
-        return {name: json.dumps(known.get(name, {}), indent=2, ensure_ascii=False) for name in _EDITED}
 
 
 class Plan(NamedTuple):
@@ -89,29 +63,29 @@ class Desk:
         """Return who ordered what of late, newest first."""
         return self._store.orders()
 
-    def facts(self, name: str) -> Facts:
-        """Return how an entry stands, which may be one that isn't in the schedule any more."""
+    def facts(self, name: str) -> dict[str, Any]:
+        """Return what somebody has to know of an entry before they order something; it may have left the schedule."""
         seen = self._lookup.entry(name, 1)
-        newest, why_not = None, ""
+        facts: dict[str, Any] = {
+            **dict.fromkeys(("newest", "why_not", "changes", "definition")),
+            "paused": "" if seen.account is None else paused_words(seen.account),
+            # Windows that owe their outcome, and orders; newest first.
+            "open": [window for window in each_window(seen) if window.open is not None],
+            "log": [record for record in self.log() if record.order.entry == name],
+        }
         try:
-            newest = newest_start(self._entry(name), self._store.snapshot().now)
+            facts["newest"] = newest_start(self._entry(name), self._store.snapshot().now)
         except OnceError as exc:
-            why_not = str(exc)
-        try:
-            definition = self._schedules.get(name)
-            changes = self._schedules.changes(name)
-        except OnceError:  # no name that a schedule of people's could have, or one that can't be read
-            definition, changes = None, ()
-        account = seen.account
-        return Facts(
-            "" if account is None else paused_words(account),
-            [window for window in each_window(seen) if window.open is not None],
-            newest,
-            why_not,
-            definition,
-            changes,
-            [record for record in self.log() if record.order.entry == name],
-        )
+            facts["why_not"] = str(exc)
+        # Set at run time: it can be edited.
+        with suppress(OnceError):  # no name that a schedule of people's could have, or one that can't be read
+            facts["changes"] = self._schedules.changes(name)
+            facts["definition"] = definition = self._schedules.get(name)
+            known = definition.as_json() if definition else {}
+            facts["edited"] = {
+                field: json.dumps(known.get(field, {}), indent=2, ensure_ascii=False) for field in _EDITED
+            }
+        return facts
 
     def _entry(self, name: str) -> BeatEntry:
         """Return the entry as the beats run it, if its windows can be ordered."""
