@@ -57,7 +57,7 @@ def main() -> None:
         loaded = load_schedule(app, Settings.from_app(app))
         outcomes = ["done"] * 11 + ["failed"]
         filled.fill(system.store, loaded, asked.windows, timedelta(hours=asked.windows, minutes=1), outcomes)
-        board = start_board(system, "--windows", str(asked.windows), COUNT=str(asked.entries))
+        board = start_board(system, COUNT=str(asked.entries))
         with sync_playwright() as playwright:
             root = ["--no-sandbox"] if os.geteuid() == 0 else []
             browser = playwright.chromium.launch(executable_path=need("chromium"), args=root)

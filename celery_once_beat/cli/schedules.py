@@ -68,8 +68,10 @@ def _names_argument(command: F) -> F:
 
 def _json(_: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Read an option's JSON."""
+    if text is None:
+        return None
     try:
-        return None if text is None else json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as exc:
         fail(f"{option.opts[0]}: found {text[:80]!r}, expected JSON: {exc}")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.status import MOST_WINDOWS, WINDOWS, View
+from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind
 
 from .context import Project, needs_extra, pass_project
@@ -25,16 +23,9 @@ _PORT = click.IntRange(0, 65535)
     envvar="ONCE_BOARD_TOKEN",
     help="Token that viewers must know. Better set ONCE_BOARD_TOKEN: ps shows options to everybody on the machine.",
 )
-@click.option(
-    "--windows",
-    type=click.IntRange(1, MOST_WINDOWS),
-    default=WINDOWS,
-    show_default=True,
-    help="Windows shown of each entry.",
-)
 @click.option("--actions", is_flag=True, help="Who knows the token may also run, pause, abandon and edit.")
 @pass_project(reads_schedule=True)
-def dashboard(project: Project, host: str, port: int, token: str | None, **given: Any) -> None:
+def dashboard(project: Project, host: str, port: int, token: str | None, *, actions: bool) -> None:
     """Serve the window board, a live page, and /metrics.
 
     It only reads, unless --actions. Without a token it is for this machine alone. Needs the extra dashboard; /metrics
@@ -44,10 +35,10 @@ def dashboard(project: Project, host: str, port: int, token: str | None, **given
         from celery_once_beat.web.board.desk import Desk
         from celery_once_beat.web.board.guard import Access
         from celery_once_beat.web.board.server import listen, serve
-    actions, of = given["actions"], (project.app, project.settings, project.scheduler)
     if actions and token is None:
         raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
-    view, desk = View(*of, windows=given["windows"]), Desk(*of) if actions else None
+    of = project.app, project.settings, project.scheduler
+    view, desk = View(*of), Desk(*of) if actions else None
     listener = listen(host, port, token)
     click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
     serve(view, listener, Access(token, actions), desk)
@@ -77,7 +68,7 @@ def metrics(project: Project, port: int | None, host: str | None, entries: int) 
         from celery_once_beat.web.exporter import serve
     if host is not None and port is None:
         raise click.UsageError("--host says where to serve, and needs --port")
-    view = View(project.app, project.settings, project.scheduler)
+    view = View(project.app, project.settings, project.scheduler, windows=1)
     if port is None:
         _, text = OnceCollector(entries).expose(view.snapshot().report)
         view.close()

@@ -10,16 +10,18 @@ any process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import cached_property
 from itertools import chain
+from os import PathLike, fspath
 from typing import Any, TypeAlias
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from typing_extensions import Self
 
 from celery_once_beat.errors import SettingError, UndecidedError
+from celery_once_beat.options import wrong
 from celery_once_beat.rules import (
     PureSchedule,
     budget,
@@ -36,7 +38,6 @@ from celery_once_beat.wording import shown
 
 from .calendar_file import CalendarFile
 from .intervals import every
-from .left_out import plainest, read_left_out
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, Period, Periods
@@ -52,6 +53,13 @@ _MOST_PARTS = 200
 _STEPS = 20
 #: Of Celery's crontab.
 _ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+#: Of lists within each other.
+_MOST_LISTS = 16
+_EXPECTED = (
+    "a date, a datetime, a tuple of two, a Period, a schedule, the path of an .ics file, a list of them, or a dict of "
+    "dates and names"
+)
 
 Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
 Moment: TypeAlias = "str | date | datetime"
@@ -235,7 +243,7 @@ class excluding(Composed):  # noqa: N801  # as its call reads
     """
 
     def __init__(self, when: Part, left_out: object, *, tz: str | tzinfo | None = None) -> None:
-        items = tuple(read_left_out(left_out))
+        items = tuple(_read_left_out(left_out))
         if len(items) > MOST_LEFT_OUT:
             raise SettingError(f"excluding: found {len(items)} to leave out, expected up to {MOST_LEFT_OUT}")
         zone = None if tz is None else find_zone(tz)
@@ -305,7 +313,37 @@ class excluding(Composed):  # noqa: N801  # as its call reads
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the schedule and what is left out."""
-        return (self.parts[0], [*map(plainest, self._spans), *self.others]), self._with_zone()
+        return (self.parts[0], [*map(_plainest, self._spans), *self.others]), self._with_zone()
+
+
+def _read_left_out(given: Any, levels: int = _MOST_LISTS) -> Iterator[Period | CalendarFile | BaseSchedule]:
+    """Yield what is left out, of one thing or of a list; raises SettingError."""
+    if isinstance(given, Mapping):
+        for day, name in given.items():
+            yield Period(day, name=str(name))
+    elif levels and isinstance(given, (list, set, frozenset)):
+        for each in given if isinstance(given, list) else sorted(given, key=str):
+            yield from _read_left_out(each, levels - 1)
+    elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
+        yield given
+    elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):
+        yield CalendarFile(fspath(given))
+    elif isinstance(given, tuple) and len(given) == len(("start", "end")):
+        yield Period(*given)
+    elif isinstance(given, (str, date)):
+        yield Period(given)
+    else:
+        raise wrong("excluding", given, _EXPECTED)
+
+
+def _plainest(span: Period | CalendarFile) -> Any:
+    """Return the _plainest value that :func:`_read_left_out` reads as the span."""
+    if isinstance(span, CalendarFile):
+        return span.path
+    fields = span.fields()
+    if fields.keys() == {"start"}:
+        return fields["start"]
+    return (fields["start"], fields["end"]) if fields.keys() == {"start", "end"} else span
 
 
 class union(Composed):  # noqa: N801  # as its call reads

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 logger = guarded(logging.getLogger(__name__))
 
-#: Windows of an entry that the board shows, unless another number is given: as many as the store keeps by default.
-WINDOWS = 50
-#: The largest such number.
-MOST_WINDOWS = 200
+#: Most windows of an entry that the board shows.
+_MOST_WINDOWS = 200
 #: Seconds after which the schedule is read again: a database's may have changed.
 _SCHEDULE_LASTS = 30.0
 
@@ -41,13 +39,18 @@ class Sight:
 
 
 class View:
-    """Looks, for one thread at a time. Raises SettingError if a setting, or the scheduler's name, is wrong."""
+    """Looks, for one thread at a time. Raises SettingError if a setting, or the scheduler's name, is wrong.
 
-    def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None, *, windows: int = 1) -> None:
+    It sees so many windows of each entry; None: as many as the store keeps, up to 200.
+    """
+
+    def __init__(
+        self, app: Celery, settings: Settings, scheduler: str | None = None, *, windows: int | None = None
+    ) -> None:
         self.app = app
         self.settings = settings
         self._scheduler = scheduler
-        self._shown = windows
+        self._shown = min(max(settings.history_size, 1), _MOST_WINDOWS) if windows is None else windows
         self._store = Store(settings)
         self._lookup = Lookup(self._store)
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)

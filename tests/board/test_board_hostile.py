@@ -128,7 +128,7 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
         client.hset(store.keys.of_entry("refused", "good"), "<script>", "many")
         for key in (store.keys.open(3), store.keys.of_entry("refused", "good")):
             client.expire(key, 600)
-    there = board("--windows", "10")
+    there = board()
     page = visit(there.url)
     with system.client() as client:  # now: a beat that isn't heard of for 15 s is gone
         client.hset("once:{once:beats}:reports", "<script>alert(1)</script>", "nan nan <b> x y")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_once_beat.board import asgi
-from celery_once_beat.cli.serve import dashboard
 from celery_once_beat.errors import SettingError
 from celery_once_beat.web.board.guard import Access, Guard, Visitor, check_token
 
@@ -132,14 +128,6 @@ def test_nobody_acts_by_a_slip() -> None:
         Access(hosts="ops.example")
 
 
-@pytest.mark.parametrize("windows", [0, -1, 201, "24", True])
-def test_how_many_windows_are_shown(windows: Any) -> None:
-    """As many as the command lets; 0 would mean all that the store keeps."""
-    app = Celery("board", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    with pytest.raises(SettingError, match=r"windows: found .*, expected a number from 1 to 200"):
-        asgi(app, windows=windows)
-
-
 @pytest.mark.parametrize("name", ["", " ", "\n", "\u3000"])
 def test_a_user_without_a_name_says_none(name: str) -> None:
     """Who acts is whom the application knows, never what a form says: that is for who came by the token."""
@@ -238,9 +226,3 @@ def test_a_form_comes_from_the_board_itself() -> None:
         assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == 403, headers
     for headers in ({"origin": "http://ops"}, {"origin": "https://OPS"}, {"sec_fetch_site": "same-origin"}):
         assert ask(access, anna, PUBLIC, "ops", "POST", **headers) == Visitor("anna", acts=True)
-
-
-def test_a_mounted_board_shows_as_many_windows_as_the_command() -> None:
-    """The page says so of ``windows``."""
-    (of_command,) = [option.default for option in dashboard.params if option.name == "windows"]
-    assert signature(asgi).parameters["windows"].default == of_command

@@ -22,7 +22,6 @@ from celery_once_beat.web.board.axis import ZOOMS, cells_of, make_axis
 from celery_once_beat.web.board.choice import GROUPS, SORTS, Choice
 from celery_once_beat.web.board.feed import news_between
 from celery_once_beat.web.board.grid import Grid, Shown
-from celery_once_beat.web.board.links import links_of
 from celery_once_beat.web.board.page import Page, make_page
 from celery_once_beat.windows import parse_instant
 
@@ -275,7 +274,7 @@ def test_links_keep_what_comes_from_outside_in_its_place() -> None:
     """Each value is percent-encoded; a link that needs what isn't known is left out."""
     templates = {"Logs": "https://logs.example/{task_id}?q={entry}#{task}", "Worker": "https://w.example/{worker}"}
     hostile = "a/../b?x=1&y={task}#<script>\n\udcff@evil.example"
-    made = dict(links_of(templates, WindowStatus.of(past(worker="")), hostile, "proj.{entry}", "id-1"))
+    made = dict(words.links_of(templates, WindowStatus.of(past(worker="")), hostile, "proj.{entry}", "id-1"))
     assert made == {
         "Logs": "https://logs.example/id-1?q=a%2F..%2Fb%3Fx%3D1%26y%3D%7Btask%7D%23%3Cscript%3E%0A%ED%B3%BF%40evil.example"
         "#proj.%7Bentry%7D"

@@ -115,7 +115,7 @@ class OnceAdminMixin:
     @admin.display(description="attention")
     def once_look(self, row: Any) -> str:
         """As :meth:`once_attention`, cut where it is long."""
-        return Truncator(self.once_attention(row)).chars(_MOST_ATTENTION)  # type: ignore[no-any-return]
+        return str(Truncator(self.once_attention(row)).chars(_MOST_ATTENTION))
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):

@@ -4,10 +4,10 @@ Its modules, lowest first:
 
 - ``words``: how names, times and states are said
 - ``page``: what there is at one moment · ``axis``: the columns of time, and what stands in each
-- ``choice``: which part of it an address asks for · ``grid``: the rows of that part · ``links``: to other tools
+- ``choice``: which part of it an address asks for · ``grid``: the rows of that part
 - ``feed``: looks again and again, and tells viewers what changed
 - ``guard``: who may ask, and who may act · ``desk``: carries out orders · ``actions``: the pages on which people order
-- ``site``: answers · ``server``: listens · ``mounted``: the same within another application
+- ``site``: answers · ``server``: listens
 
 Needs the extra ``dashboard``.
 """

@@ -32,7 +32,6 @@ from .desk import Desk
 from .feed import Feed
 from .grid import Grid, Shown
 from .guard import Access, Guard, Visitor
-from .links import links_of
 from .page import Line, Page
 
 try:
@@ -129,7 +128,7 @@ class _Site:
             line=line,
             window=window,
             story=story,
-            links=list(links_of(self._settings.board_links, window, line.entry, line.status.task, of_task)),
+            links=list(words.links_of(self._settings.board_links, window, line.entry, line.status.task, of_task)),
             newer=line.windows[at - 1] if at else None,
             older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
             next=self._next(line, page),

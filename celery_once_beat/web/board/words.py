@@ -6,11 +6,14 @@ of writing) is written out, and what is very long is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
+from urllib.parse import quote
 
+from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus, WorkerStatus
+from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, span
 
 _MOST = 200
@@ -169,3 +172,35 @@ def moment(instant: datetime | None, zone: tzinfo) -> str:
     local = f"{there.day} {there:%B %Y %H:%M:%S}{fraction} {there:%Z}"
     utc = f"{instant.isoformat(' ')[:19]}{fraction} UTC"
     return local if there.utcoffset() == timedelta(0) else f"{local} ({utc})"
+
+
+def links_of(
+    templates: Mapping[str, str], window: WindowStatus, entry: str, task: str | None, task_id: str
+) -> Iterator[tuple[str, str]]:
+    """Yield name and address of each link to another tool, by ``once_beat_board_links``.
+
+    What fills a template comes from outside, so each value is percent-encoded: it can't leave its place in the address.
+    A link that needs what isn't known of the window is left out.
+    """
+    known = {
+        "entry": entry,
+        "task": task or "",
+        "task_id": task_id,
+        "state": state_of(window.state).name,
+        "beat": window.beat or "",
+        "worker": window.worker,
+        "start": format_instant(window.start),
+        "begun": format_instant(window.begun) if window.begun else "",
+        "ended": format_instant(window.closed) if window.closed else "",
+    }
+    assert known.keys() == LINK_FIELDS
+    quoted = {name: quote(value, safe="", errors="surrogatepass") for name, value in known.items()}
+    for name, template in templates.items():
+        if all(value or f"{{{field}}}" not in template for field, value in known.items()):
+            yield plain(name, 40), _filled(template, quoted)
+
+
+def _filled(template: str, values: Mapping[str, str]) -> str:
+    for field, value in values.items():
+        template = template.replace(f"{{{field}}}", value)
+    return template
