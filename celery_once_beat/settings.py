@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 PREFIX = "once_beat_"
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
-#: After the heartbeat file's path: the file that says that beat looks at its work, whether Redis answers or not.
-TICKS = ".ticks"
 #: Where the heartbeat file's path is if no setting says it: it is the machine's, and the app runs on several.
 _HEARTBEAT_FILE = "ONCE_BEAT_HEARTBEAT_FILE"
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")

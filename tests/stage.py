@@ -16,6 +16,7 @@ from celery.schedules import schedule
 from celery_once_beat.errors import (
     OnceError,
 )
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
@@ -123,7 +124,7 @@ class Stage:
         return reply
 
     def receive(self, retry: int = 0) -> Any:
-        return self.store.receive_many([(self.window, retry, LEASE)])[0]
+        return receive_many(self.store, [(self.window, retry, LEASE)])[0]
 
     def renew(self, owner: str = "A") -> Any:
         return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]

@@ -22,10 +22,11 @@ from kombu.utils.url import maybe_sanitize_url
 from celery_once_beat import __version__, signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
+from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import about, guarded, log_window
 from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Heartbeat, Store, check_client
+from celery_once_beat.store import BeatReport, Closed, Store, check_client
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import failure_words, shown
 
@@ -36,7 +37,6 @@ from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
 from .guard import TookTooLong, guard
-from .heartbeat_file import HeartbeatFile
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .results import Results
@@ -117,7 +117,6 @@ class OnceSchedulerMixin(Publishing):
         self.clock = ServerClock()
         self._results = Results(self.app)
         self.beat_id = beat_name()
-        self._heartbeat_file = HeartbeatFile(self.store.settings.heartbeat_file, self.beat_id)
         with uncollected():
             super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
@@ -125,6 +124,7 @@ class OnceSchedulerMixin(Publishing):
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager, queue_of=queue_of)
         app = describe_app(self.app)
         self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
+        self._recovery.parts = [module.Part(self) for module in parts("beat")]
         self._recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
         self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
@@ -240,7 +240,6 @@ class OnceSchedulerMixin(Publishing):
                 exc_info=error,
                 extra=about("tick_failed", owner=self.beat_id),
             )
-        self._heartbeat_file.remove()
         self.entries.restart()
         with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
             self._recovery.sweep(self._report())
@@ -303,10 +302,7 @@ class OnceSchedulerMixin(Publishing):
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
         """
-        looked_at = 0.0 if self._failing else self._heartbeat_file.looks()
         overdue = self._recovery.sweep(self._report())
-        if isinstance(self._recovery.found.heartbeat, Heartbeat) and not self._failing:
-            self._heartbeat_file.heard(looked_at)
         # A beat that wins nothing has no other write that says whether replicas are back.
         self._uncertain &= not self._recovery.certain
         if self._recovery.forgotten:
@@ -498,7 +494,8 @@ class OnceSchedulerMixin(Publishing):
             self._owed = []
         if not hasattr(self, "store"):
             return
-        self._heartbeat_file.remove()
+        for part in self._recovery.parts:
+            part.on_close()
         if self._store_down_since is not None:
             return
         try:

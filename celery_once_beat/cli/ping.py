@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from celery_once_beat.settings import BEAT_TTL, TICKS
+from celery_once_beat.features.heartbeat_file import TICKS
+from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.wording import printable, span
 
 #: A beat whose last look is older hangs: the longest look, with a Redis that doesn't answer, takes a third of it.

@@ -23,14 +23,45 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 An ``on_…`` hook writes, ``before_take`` and ``lost_turn`` may; none before ``read_entry`` has checked the entry. What a
 feature reads of the entry's hash it names in a line ``-- fields: …``; its keys and arguments in ``-- keys: …`` and
 ``-- takes: …``.
+
+In Python a feature has up to three modules, which are imported by :func:`parts`:
+
+- ``features/<name>/store.py`` declares its verbs, and calls them through a store's exchange.
+- ``features/<name>/beat.py`` has a class ``Part``, made for each beat; its hooks are those of
+  :class:`celery_once_beat.beat.part.BeatPart`:
+
+  =========================  ===========================================================================================
+  ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself
+  ``after_sweep(found)``     what it found
+  ``on_close()``             beat ends
+  =========================  ===========================================================================================
+
+- ``features/<name>/worker.py`` connects Celery's signals, and may have these functions:
+
+  =========================  ===========================================================================================
+  ``on_consumer(consumer)``  a task's strategy is made for this consumer of Celery's; once for each task
+  =========================  ===========================================================================================
 """
 
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-__all__ = ("FEATURES",)
+__all__ = ("FEATURES", "parts")
 
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.
-FEATURES: tuple[str, ...] = tuple(os.environ.get("ONCE_FEATURES", "admission alerts times").split())
+FEATURES: tuple[str, ...] = tuple(
+    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file").split()
+)
+
+
+@cache
+def parts(kind: str) -> list[Any]:
+    """Return the modules ``features/<name>/<kind>.py`` of those features that have one, in their order."""
+    found = [f"{__name__}.{name}.{kind}" for name in FEATURES]
+    return [import_module(name) for name in found if find_spec(name) is not None]

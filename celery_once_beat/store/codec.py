@@ -303,10 +303,6 @@ def read_close(reply: list[Any]) -> model.ConfirmReply:
     return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
 
 
-def read_receive(reply: list[Any]) -> model.Confirmed | model.Unchanged:
-    return model.Confirmed() if reply[0] == "received" else model.Unchanged()
-
-
 def read_heartbeat(reply: list[Any]) -> model.Heartbeat:
     now = EPOCH + timedelta(seconds=whole(reply[0]), microseconds=whole(reply[1]))
     return model.Heartbeat(now, tuple(reply[2:]))

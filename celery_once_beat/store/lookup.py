@@ -188,7 +188,7 @@ class Lookup:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._trip = store._trip  # noqa: SLF001  # of the same box
+        self._trip = store.trip
         self._keys = store.keys
 
     def overview(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from celery_once_beat.features import FEATURES
+from celery_once_beat.features import FEATURES, parts
 from celery_once_beat.options import ROWS
 from celery_once_beat.outcomes import FAILED_AS, LIMITS
 from celery_once_beat.settings import BEAT_TTL
@@ -268,20 +269,20 @@ class Source:
 # An argument is a text unless a kind stands behind it.
 
 #: The keys of a verb that may end a window.
-_OF_WINDOW = "entry open history run"
+OF_WINDOW = "entry open history run"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
-_WINDOW = "start member"
+WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
-_ENDING = f"{_WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
+ENDING = f"{WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
 #: ``tracked`` is what the message's headers say.
-_OWNED = "owner fence tracked:flag"
+OWNED = "owner fence tracked:flag"
 #: The message's retry number, and whether its task id is the one by which the schedule sends the window. A window that
 #: was ordered has an id of its own: this is then a copy of an earlier message.
-_MESSAGE = "retry:number by_schedule:flag"
+MESSAGE = "retry:number by_schedule:flag"
 #: With ``now_only`` the verb counts while the server's time lies in the window, which begins with ``starts_at``;
 #: ``ends_at`` None: it has no end.
-_NOW_ONLY = "now_only:flag ends_at:time"
+NOW_ONLY = "now_only:flag ends_at:time"
 
 LOAD = Verb(
     "load",
@@ -309,7 +310,7 @@ DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:nu
 CLAIM = Verb(
     "claim",
     "entry entries open history run claim",
-    f"{_ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
+    f"{ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
     "missed_count:number missed:words",
     codec.read_claim,
     waits=True,
@@ -317,32 +318,32 @@ CLAIM = Verb(
 )
 CONFIRM = Verb(
     "confirm",
-    _OF_WINDOW,
-    f"{_ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
+    OF_WINDOW,
+    f"{ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
-    _OF_WINDOW,
-    f"{_ENDING} beat fingerprint claim_lease:span",
+    OF_WINDOW,
+    f"{ENDING} beat fingerprint claim_lease:span",
     codec.read_take,
     waits=True,
 )
 POSTPONE = Verb(
     "postpone",
-    f"{_OF_WINDOW} beats",
-    f"{_ENDING} delay:span beat why",
+    f"{OF_WINDOW} beats",
+    f"{ENDING} delay:span beat why",
     codec.read_word,
 )
 BACKFILL = Verb(
     "backfill",
-    f"{_OF_WINDOW} claim",
-    f"{_ENDING} beat overdue_in:span",
+    f"{OF_WINDOW} claim",
+    f"{ENDING} beat overdue_in:span",
     codec.read_backfill,
     waits=True,
     feature="orders",
 )
-ABANDON = Verb("abandon", _OF_WINDOW, f"{_ENDING} owner running:flag", codec.read_abandon, waits=True, feature="orders")
+ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", codec.read_abandon, waits=True, feature="orders")
 #: Alerts that a beat hasn't sent ``idle`` after it took them are taken again.
 ALERTS = Verb(
     "alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True, feature="alerts"
@@ -357,14 +358,14 @@ HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_he
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
-    f"{_OF_WINDOW} refused",
-    f"{_ENDING} owner lease:life {_MESSAGE} tracked:flag keyed:flag marks:flag {_NOW_ONLY}",
+    f"{OF_WINDOW} refused",
+    f"{ENDING} owner lease:life {MESSAGE} tracked:flag keyed:flag marks:flag {NOW_ONLY}",
     codec.read_begin,
     waits=True,
     more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
-MAKE_DUE = Verb("make_due", "entry open", _WINDOW, codec.read_word, feature="admission")
+MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
 #: ``window`` is a member of the open zset; ``most``: how many slots there are.
 _OF_SLOT = "window owner"
 ACQUIRE_SLOT = Verb(
@@ -387,32 +388,31 @@ RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", 
 FREE_SLOTS = Verb(
     "free_slots", "slots waiting fewest called", "most:number", codec.read_free_slots, feature="admission"
 )
-RECEIVE = Verb("receive", "entry open run", f"{_WINDOW} {_MESSAGE} length:span", codec.read_receive, feature="reserved")
-RENEW = Verb("renew", "entry open run", f"{_WINDOW} {_OWNED} lease:life", codec.read_renew, waits=True)
+RENEW = Verb("renew", "entry open run", f"{WINDOW} {OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
     "entry open run",
-    f"{_WINDOW} retention:life {_OWNED} retry:number delay:span start_timeout:span",
+    f"{WINDOW} retention:life {OWNED} retry:number delay:span start_timeout:span",
     codec.read_hand_over,
     waits=True,
 )
 FINISH = Verb(
     "finish",
-    f"{_OF_WINDOW} failures",
-    f"{_ENDING} {_OWNED} outcome again:span keyed:flag failure",
+    f"{OF_WINDOW} failures",
+    f"{ENDING} {OWNED} outcome again:span keyed:flag failure",
     codec.read_finish,
     waits=True,
 )
 CLOSE = Verb(
     "close",
-    _OF_WINDOW,
-    f"{_ENDING} owner outcome {_MESSAGE} expires:time publish_timeout:span by_result:flag",
+    OF_WINDOW,
+    f"{ENDING} owner outcome {MESSAGE} expires:time publish_timeout:span by_result:flag",
     codec.read_close,
 )
 KEY_CLAIM = Verb(
     "key_claim",
     "claim run",
-    f"claimant publish_timeout:span starts_at:time {_NOW_ONLY}",
+    f"claimant publish_timeout:span starts_at:time {NOW_ONLY}",
     codec.read_key_claim,
     feature="keyed",
 )
@@ -426,3 +426,9 @@ def make_of_executions() -> list[str]:
     first lease runs. Where a child gets little CPU, that may outlast the lease.
     """
     return [verb.sha for verb in (BEGIN, ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT, RENEW, HAND_OVER, FINISH)]
+
+
+def all_verbs() -> list[Verb[Any]]:
+    """Return every verb, those of features too."""
+    modules = [sys.modules[__name__], *parts("store")]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Verb)]

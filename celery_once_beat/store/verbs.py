@@ -47,7 +47,8 @@ class Store:
     def __init__(self, settings: Settings, client: Any = None) -> None:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
-        self._trip = RoundTrip(settings, self.keys, client)
+        #: The exchange with the server.
+        self.trip = RoundTrip(settings, self.keys, client)
         #: When a begin says the next time that this worker begins windows, by ``clock.steady``.
         self._mark_at = 0.0
         #: By verb: what of a window's arguments is the same for all.
@@ -55,12 +56,12 @@ class Store:
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
-        self._trip.close()
+        self.trip.close()
 
     @property
     def calls_at_once(self) -> int:
         """How many threads may call at the same time: ``max_connections`` of the client's options limits them."""
-        return self._trip.calls_at_once
+        return self.trip.calls_at_once
 
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
@@ -75,7 +76,7 @@ class Store:
     def load_many(self, requests: Iterable[LoadRequest]) -> list[model.Loaded | model.Superseded | OnceError]:
         """Say which definitions of entries this beat has. What vanished beats loaded doesn't count."""
         written: dict[tuple[Any, ...], str] = {}
-        return self._trip.run([self._load(q, written) for q in requests])
+        return self.trip.run([self._load(q, written) for q in requests])
 
     def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Call[model.Loaded | model.Superseded]:
         """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
@@ -108,7 +109,7 @@ class Store:
 
         Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-        return self._trip.run(
+        return self.trip.run(
             [
                 scripts.UNLOAD.call(self.keys.of_load(entry), beat=beat, fingerprint=fingerprint, row="")
                 for entry, fingerprint in left
@@ -120,7 +121,7 @@ class Store:
 
         What a row had by a name that no living beat has it by is then kept for its next load: see ``Lookup.rows``.
         """
-        return self._trip.run(
+        return self.trip.run(
             [
                 scripts.UNLOAD.call(self.keys.of_load(entry, row), beat=beat, fingerprint="", row=row)
                 for entry, row in left
@@ -136,15 +137,15 @@ class Store:
         Returns :class:`Unknown` where it has to be loaded again.
         """
         keys = {"entry": self.entry_key(entry)}
-        return self._trip.one(scripts.SPENT.call(keys, since=since, edited=edited, disabled=disabled, from_now=now))
+        return self.trip.one(scripts.SPENT.call(keys, since=since, edited=edited, disabled=disabled, from_now=now))
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
-        return self._trip.run([self._claim(beat, request) for request in requests])
+        return self.trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Call[model.ClaimReply]:
         missed = [format_instant(start) for start in q.missed]
-        return self._of_window(
+        return self.of_window(
             scripts.CLAIM,
             q.window,
             more_keys=[self.keys.of_window(q.window, start)["run"] for start in missed],
@@ -160,18 +161,18 @@ class Store:
 
     def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:
         """Confirm what happened to each window's message; :class:`Unchanged` where it isn't the caller's any more."""
-        return self._trip.run(
+        return self.trip.run(
             [
-                self._of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
+                self.of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
                 for window, turn, published, start_timeout in confirmations
             ]
         )
 
     def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[model.TakeReply | OnceError]:
         """Take overdue (window, fingerprint) pairs."""
-        return self._trip.run(
+        return self.trip.run(
             [
-                self._of_window(scripts.TAKE, window, beat=beat, fingerprint=fingerprint)
+                self.of_window(scripts.TAKE, window, beat=beat, fingerprint=fingerprint)
                 for window, fingerprint in windows
             ]
         )
@@ -184,8 +185,8 @@ class Store:
         Each comes with why: its entry is ``unknown`` to the beat's schedule, or ``untracked`` in it. Returns for each
         ``postponed``, ``forgotten``, ``closed``, or ``no`` (it isn't overdue, or is another's).
         """
-        return self._trip.run(
-            [self._of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
+        return self.trip.run(
+            [self.of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
         )
 
     def take_alerts(self, shards: Iterable[int], most: int) -> list[model.Alerts | OnceError]:
@@ -196,7 +197,7 @@ class Store:
         """
         whats = ("alerts", "late", "ends", "open")
         idle = self.settings.publish_timeout
-        return self._trip.run(
+        return self.trip.run(
             [
                 scripts.ALERTS.call({what: self.keys.of_shard(what, shard) for what in whats}, idle=idle, most=most)
                 for shard in shards
@@ -205,12 +206,12 @@ class Store:
 
     def alerted(self, alert: model.Alert, what: str) -> None:
         """Say what became of an alert that this beat took; ``what`` is as in ``features/alerts/lua/alerted.lua``."""
-        self._trip.one(self._of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
+        self.trip.one(self.of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
 
     def drop_alert(self, shard: int, event: str) -> None:
         """Remove an event that nobody can read."""
         key = self.keys.of_shard("alerts", shard)
-        self._trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
+        self.trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
 
     def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
         self,
@@ -245,7 +246,7 @@ class Store:
             )
             for shard in range(SHARDS)
         ]
-        (heartbeat, *found), changed = self._trip.run_with(calls, self._changed_since(changed_since))
+        (heartbeat, *found), changed = self.trip.run_with(calls, self._changed_since(changed_since))
         free_slots, swept = found[: len(limits)], found[len(limits) :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
@@ -268,7 +269,7 @@ class Store:
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", codec.epoch_ms(now), "LIMIT", 0, most)
             for shard in range(SHARDS)
         ]
-        free_slots, found = self._trip.run_with(self._free_slots(limits), commands)
+        free_slots, found = self.trip.run_with(self._free_slots(limits), commands)
         members = [codec.read_members(each) for each in found if not isinstance(each, OnceError)]
         return free_slots, [each for shard in members for each in shard if isinstance(each, WindowKey)]
 
@@ -277,7 +278,7 @@ class Store:
 
     def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
         """Return for each shard the definitions that changed since the change of that number; see :meth:`overdue`."""
-        return self._read_changed(self._trip.read(self._changed_since(numbers)))
+        return self._read_changed(self.trip.read(self._changed_since(numbers)))
 
     def _changed_since(self, numbers: Sequence[int]) -> list[Words]:
         return [
@@ -295,12 +296,12 @@ class Store:
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
         marks = [("ZREM", self.keys.of_shard("beats", shard), beat) for shard in range(SHARDS)]
-        (left,), _ = self._trip.run_with([self._heartbeat(beat, "leaves")], marks)
+        (left,), _ = self.trip.run_with([self._heartbeat(beat, "leaves")], marks)
         raised(left)
 
     def snapshot(self) -> model.Heartbeat:
         """Return the server's time and who lives; changes nothing."""
-        return self._trip.one(self._heartbeat("", "looks"))
+        return self.trip.one(self._heartbeat("", "looks"))
 
     def beats(self) -> tuple[str, ...]:
         """Return the beats alive; changes nothing."""
@@ -310,7 +311,7 @@ class Store:
         """Return which app each of ``beats`` is of; None if it hasn't said, or that can't be read."""
         if not beats:
             return {}
-        (texts,) = self._trip.read([("HMGET", self.keys.of_beats["reports"], *beats)])
+        (texts,) = self.trip.read([("HMGET", self.keys.of_beats["reports"], *beats)])
         if isinstance(texts, OnceError):  # for people only: a foreign key here stops no beat
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
@@ -325,8 +326,8 @@ class Store:
 
         Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it.
         """
-        return self._trip.run(
-            [self._of_window(scripts.BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
+        return self.trip.run(
+            [self.of_window(scripts.BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
         )
 
     def abandon_many(
@@ -337,8 +338,8 @@ class Store:
         Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
         outcome. An execution that still runs isn't stopped; its end isn't recorded.
         """
-        return self._trip.run(
-            [self._of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
+        return self.trip.run(
+            [self.of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
         )
 
     def set_paused(
@@ -351,7 +352,7 @@ class Store:
         entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
         and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self._trip.one(self._pause(entry, words, paused=paused, only_still=only_still))
+        reply = self.trip.one(self._pause(entry, words, paused=paused, only_still=only_still))
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
 
     def _pause(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
@@ -366,11 +367,11 @@ class Store:
         """
         calls: list[Call[Any]] = [self._note(order) for order in orders]
         noted = len(calls)
-        return self._trip.run([*calls, *(self._pause(entry, words, paused=paused) for entry in entries)])[noted:]
+        return self.trip.run([*calls, *(self._pause(entry, words, paused=paused) for entry in entries)])[noted:]
 
     def note_many(self, orders: Iterable[model.Order]) -> None:
         """Write orders down in one pipeline; else as :meth:`note`."""
-        for reply in self._trip.run([self._note(order) for order in orders]):
+        for reply in self.trip.run([self._note(order) for order in orders]):
             raised(reply)
 
     def note(self, order: model.Order, call: str | None = None) -> None:
@@ -378,7 +379,7 @@ class Store:
 
         With the same ``call`` it is written once.
         """
-        self._trip.one(self._note(order, call))
+        self.trip.one(self._note(order, call))
 
     def _note(self, order: model.Order, call: str | None = None) -> Call[Any]:
         keys = {"orders": self.keys.orders}
@@ -386,7 +387,7 @@ class Store:
 
     def orders(self) -> list[model.OrderRecord]:
         """Return who ordered what of late, newest first."""
-        (reply,) = self._trip.read([("ZRANGEBYSCORE", self.keys.orders, "-inf", "+inf", "WITHSCORES")])
+        (reply,) = self.trip.read([("ZRANGEBYSCORE", self.keys.orders, "-inf", "+inf", "WITHSCORES")])
         return raised(codec.read_orders(self.keys.orders, reply))
 
     # -- definitions that people set at run time --------------------------------------------------------------
@@ -423,7 +424,7 @@ class Store:
         return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
 
     def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
-        return self._trip.one(self._changing(verb, name, words, **arguments))
+        return self.trip.one(self._changing(verb, name, words, **arguments))
 
     def _changing(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
         return verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
@@ -438,7 +439,7 @@ class Store:
         Of a cluster one node may be away: that is the error of its names alone.
         """
         keys = [self.keys.of_entry("def", name) for name in names]
-        replies = self._trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
+        replies = self.trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
         return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
     def definition_names(self) -> list[dict[str, int] | OnceError]:
@@ -453,28 +454,16 @@ class Store:
         """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
         asked = [(self.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
         commands: list[Words] = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
-        replies = self._trip.run_with([], commands)[1]
+        replies = self.trip.run_with([], commands)[1]
         return [codec.read_numbers(reply) for reply in replies]
 
     def changes(self, names: Sequence[str]) -> list[list[model.ChangeRecord] | OnceError]:
         """Return the last changes of each of ``names``, newest first; else as :meth:`definitions`."""
         keys = [self.keys.of_entry("changes", name) for name in names]
-        replies = self._trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
+        replies = self.trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
         return [codec.read_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
-
-    def receive_many(
-        self, received: Iterable[tuple[WindowKey, int, float]]
-    ) -> list[model.Confirmed | model.Unchanged | OnceError]:
-        """Say of windows that a message waits in this worker, with its retry number, and for how many seconds at most.
-
-        After those the window is overdue, unless this is said again. Returns for each :class:`Unchanged` where that
-        message would be refused.
-        """
-        return self._trip.run(
-            [self._of_window(scripts.RECEIVE, window, retry=retry, length=length) for window, retry, length in received]
-        )
 
     def begin(  # noqa: PLR0913  # what a begin asks, and the ends that travel with it
         self,
@@ -497,7 +486,7 @@ class Store:
         :meth:`finish_many` returns for them, also where the begin itself fails.
         """
         marks = self._marks_worker(window)
-        begin: Call[Any] = self._of_window(
+        begin: Call[Any] = self.of_window(
             scripts.BEGIN,
             window,
             [self.keys.of_shard("workers", shard_of(window.entry))] if marks else (),
@@ -509,7 +498,7 @@ class Store:
             now_only=False,
             **self._of_features(overlap=overlap, no_slot=no_slot),
         )
-        *finished, begun = self._trip.run([*(self._finish(ending) for ending in ends), begin])
+        *finished, begun = self.trip.run([*(self._finish(ending) for ending in ends), begin])
         ended(finished)
         return raised(begun)  # type: ignore[no-any-return]
 
@@ -530,8 +519,8 @@ class Store:
         self, window: KeyedWindow, owner: str, lease: float
     ) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
         """As :meth:`begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
-        return self._trip.one(
-            self._of_window(
+        return self.trip.one(
+            self.of_window(
                 scripts.BEGIN_NOW,
                 window,
                 marks=False,
@@ -551,14 +540,14 @@ class Store:
     ) -> model.Acquired | model.Full:
         """Take a slot of ``limit``, of which there are ``most``, for ``length`` seconds."""
         verb = scripts.ACQUIRE_SLOT
-        return self._trip.one(self._of_limit(verb, limit, window, owner=owner, most=most, length=length))
+        return self.trip.one(self._of_limit(verb, limit, window, owner=owner, most=most, length=length))
 
     def renew_slot(self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False) -> bool:
         """Keep the slot of ``owner`` for ``length`` seconds from now; False where that has none any more.
 
         ``takes_over``: it has begun the window, and has the slot that another execution acquired.
         """
-        return self._trip.one(self._renew_slot(limit, window, owner, length, takes_over=takes_over)) == "kept"
+        return self.trip.one(self._renew_slot(limit, window, owner, length, takes_over=takes_over)) == "kept"
 
     def _renew_slot(
         self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
@@ -567,7 +556,7 @@ class Store:
 
     def release_slot(self, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
         """Give back the slot of ``owner``, an execution or a delivery. ``forget``: the window doesn't wait for one."""
-        self._trip.one(self._of_limit(scripts.RELEASE_SLOT, limit, window, owner=owner, forget=forget))
+        self.trip.one(self._of_limit(scripts.RELEASE_SLOT, limit, window, owner=owner, forget=forget))
 
     def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Call[T]:
         return verb.call(self.keys.of_limit(limit), window=_member(window), **arguments)
@@ -578,7 +567,7 @@ class Store:
         What has ended (``over``) waits no longer. What doesn't wait yet, or is published already (``unchanged``), lets
         others go first for a while.
         """
-        replies = self._trip.run([self._of_window(scripts.MAKE_DUE, window) for window in windows])
+        replies = self.trip.run([self.of_window(scripts.MAKE_DUE, window) for window in windows])
         keys = self.keys.of_limit(limit)
         commands: list[Words] = []
         for window, reply in zip(windows, replies, strict=True):
@@ -588,21 +577,21 @@ class Store:
                 commands.append(("ZREM", keys["waiting"], _member(window)))
             if reply != "due":  # nobody waits for it to come
                 commands.append(("ZREM", keys["called"], _member(window)))
-        self._trip.run_with([], commands)
+        self.trip.run_with([], commands)
         return replies
 
     def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
         """Renew leases, each for its own ``lease`` seconds from now, and with them slots of limits."""
         asked = [Renewal(*renewal) for renewal in renewals]
         calls: list[Call[Any]] = [
-            self._of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
+            self.of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
             for q in asked
         ]
         with_slot = [number for number, q in enumerate(asked) if q.limit is not None]
         for q in (asked[number] for number in with_slot):
             assert q.limit is not None
             calls.append(self._renew_slot(q.limit, q.window, q.owner, slot_length(q.lease)))
-        replies = self._trip.run(calls)
+        replies = self.trip.run(calls)
         renewed, slots = replies[: len(asked)], replies[len(asked) :]
         for number, reply in zip(with_slot, slots, strict=True):
             if reply == "lost" and renewed[number] == model.Renewed():
@@ -624,8 +613,8 @@ class Store:
 
         It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's.
         """
-        return self._trip.one(
-            self._of_window(
+        return self.trip.one(
+            self.of_window(
                 scripts.HAND_OVER,
                 window,
                 owner=owner,
@@ -639,17 +628,17 @@ class Store:
 
     def finish(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
         """Record the end of one execution."""
-        return self._trip.one(self._finish(ending))
+        return self.trip.one(self._finish(ending))
 
     def finish_many(self, endings: Iterable[Ending]) -> list[model.Finished | model.Again | model.Stale | OnceError]:
         """Record the ends of executions in one pipeline."""
-        return self._trip.run([self._finish(ending) for ending in endings])
+        return self.trip.run([self._finish(ending) for ending in endings])
 
     def _finish(self, ending: Ending) -> Call[model.Finished | model.Again | model.Stale]:
         window, owner, fence, outcome, again_after, tracked, failure = ending
         if isinstance(window, KeyedWindow):  # nobody looks at an entry of its
             failure = ""
-        return self._of_window(
+        return self.of_window(
             scripts.FINISH,
             window,
             failure=failure,
@@ -695,10 +684,10 @@ class Store:
         expires: datetime | None = None,
         by_result: bool = False,
     ) -> model.ConfirmReply:
-        close = self._of_window(
+        close = self.of_window(
             scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires, by_result=by_result
         )
-        return self._trip.one(close)
+        return self.trip.one(close)
 
     # -- keys of the user's own -------------------------------------------------------------------------------
 
@@ -710,15 +699,15 @@ class Store:
         Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
         time lies outside of the window.
         """
-        return self._trip.one(self._of_window(scripts.KEY_CLAIM, window, claimant=claimant, now_only=now))
+        return self.trip.one(self.of_window(scripts.KEY_CLAIM, window, claimant=claimant, now_only=now))
 
     def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
         """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
 
         It isn't if the message didn't go out and another has claimed the window since.
         """
-        call = self._of_window(scripts.KEY_CONFIRM, window, claimant=claimant, published=published)
-        return self._trip.one(call) == "confirmed"
+        call = self.of_window(scripts.KEY_CONFIRM, window, claimant=claimant, published=published)
+        return self.trip.one(call) == "confirmed"
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -730,15 +719,15 @@ class Store:
     def accounts(self, entries: Sequence[str]) -> list[model.EntryAccount | OnceError | None]:
         """Return what the store knows of each of ``entries``, None where nothing; changes nothing."""
         keys = [self.entry_key(entry) for entry in entries]
-        replies = self._trip.read([("HGETALL", key) for key in keys])
+        replies = self.trip.read([("HGETALL", key) for key in keys])
         return [codec.read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     def fences(self, entries: Iterable[str]) -> list[str | OnceError | None]:
         """Return the last fence of each of ``entries``: it changes with every begin."""
-        return self._trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
+        return self.trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
 
-    def _of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
-        """One call about a window. What follows from the window and the settings is given where the verb takes it."""
+    def of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
+        """Make one call about a window. What follows from it and the settings is given where the verb takes it."""
         start = format_instant(window.start)
         known = {"start": start, "member": f"{window.entry}@{start}", "starts_at": window.start}
         given: dict[str, Any] = {name: value for name, value in known.items() if name in verb.arguments}

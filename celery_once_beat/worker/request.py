@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from celery.app.task import Context
 from celery.exceptions import TimeLimitExceeded
-from celery.signals import task_revoked, task_unknown, worker_ready, worker_shutdown
+from celery.signals import task_revoked, task_unknown
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601
@@ -24,10 +24,8 @@ from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, host_of
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
 from celery_once_beat.windows import (
-    PUT_BACK,
     Window,
     WindowKey,
     check_retry,
@@ -40,7 +38,6 @@ from celery_once_beat.wording import failure_words, printable
 from .errands import errands_of
 from .execution import DELIVERY
 from .message import RAW, kept_of
-from .reserved import Reserved, Waiting
 
 logger = guarded(get_logger(__name__))
 
@@ -118,46 +115,6 @@ def request_class(task: Any) -> type[OnceRequest]:
         f"task {task.name!r}, Request: found {theirs!r}, expected a subclass of celery.worker.request.Request that can "
         f"be combined with OnceRequest ({why}); derive it from celery_once_beat.worker.request.OnceRequest"
     )
-
-
-_reserved: list[Reserved] = []
-
-
-@worker_ready.connect(weak=False)
-def _on_ready(sender: Any, **_: Any) -> None:
-    _reserved.append(Reserved(sender.app, _read_waiting, sender))
-    _reserved[-1].start()
-
-
-@worker_shutdown.connect(weak=False)
-def _on_shutdown(**_: Any) -> None:
-    while _reserved:
-        _reserved.pop().stop()
-
-
-def name_of_copies(request: Any) -> object:
-    """Return a name that all copies of a window's message share; None where it has no window.
-
-    The window's next attempt has another name. So has a message that was put back: nothing ran for the token it took.
-    """
-    if not isinstance(request, OnceRequest) or DELIVERY not in request.request_dict:
-        return None
-    found = find_among(request.request_dict, request.request_dict.get("headers")) or {}
-    return str((request.id, request.request_dict.get("retries"), found.get("once_attempt"), found.get(PUT_BACK)))
-
-
-def _read_waiting(request: Any, settings: Settings) -> Waiting | None:
-    """What the store records of a message that waits; None if it records nothing."""
-    if not isinstance(request, OnceRequest):
-        return None
-    try:
-        delivery = _delivery_of(request.request_dict)
-    except OnceError:
-        return None  # its begin says so
-    if delivery is None or not delivery.window.tracked:
-        return None
-    lease = float(delivery.window.lease or settings.of_task("lease", request.task))
-    return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout))
 
 
 @task_revoked.connect(weak=False)
@@ -244,7 +201,7 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
     errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
 
 
-class _Delivery(NamedTuple):
+class Delivery(NamedTuple):
     """What the store records of a delivery. It is small, since many may wait."""
 
     window: Window
@@ -283,16 +240,16 @@ class _Delivery(NamedTuple):
         return isinstance(closed, Closed)
 
 
-def _read(request: Any, outcome: str) -> _Delivery | None:
+def _read(request: Any, outcome: str) -> Delivery | None:
     """Read the delivery of a window's message; None for other messages, and if the headers can't be read."""
     try:
-        return _delivery_of(request if isinstance(request, dict) else {})
+        return delivery_of(request if isinstance(request, dict) else {})
     except OnceError as exc:
         _log_unrecorded(None, outcome, exc)
         return None
 
 
-def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
+def delivery_of(request: dict[str, Any]) -> Delivery | None:
     """Read the delivery of a window's message; None for other messages. Raises OnceError for unreadable headers."""
     headers = find_among(request, request.get("headers"))
     window = decode_headers(headers, request.get("id")) if headers else None
@@ -300,7 +257,7 @@ def _delivery_of(request: dict[str, Any]) -> _Delivery | None:
         return None
     owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
     key = WindowKey(window.entry, window.start, sent_as=request.get("id"))
-    return _Delivery(window, key, owner, check_retry(request.get("retries")))
+    return Delivery(window, key, owner, check_retry(request.get("retries")))
 
 
 def _read_expires(value: Any) -> datetime | None:

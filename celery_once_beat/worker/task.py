@@ -29,6 +29,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from celery_once_beat.background import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
+from celery_once_beat.features import parts
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_limit
 from celery_once_beat.settings import Settings
@@ -52,7 +53,6 @@ from .leases import send_waiting
 from .notes import notes_of
 from .protocol import close_unrun
 from .put_back import put_back
-from .reserved import limit_windows
 
 logger = guarded(get_logger(__name__))
 
@@ -332,9 +332,10 @@ class OnceTask(TaskOptions, _Task):
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .request import fail_unread, name_of_copies, request_class  # noqa: PLC0415  # only a worker needs it
+        from .request import fail_unread, request_class  # noqa: PLC0415  # only a worker needs it
 
-        limit_windows(consumer, name_of_copies)
+        for part in parts("worker"):
+            part.on_consumer(consumer)
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
         receive = super().start_strategy(app, consumer, **options)
 

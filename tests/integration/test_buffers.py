@@ -13,6 +13,7 @@ import redis
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
@@ -440,10 +441,10 @@ def test_a_copy_of_what_waits(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     assert tick.begin(2, "copy") == Waits(tick.start(1))
-    assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Unchanged()], "its worker's death says nothing"
+    assert receive_many(tick.store, [(tick.window(2), 0, 30.0)]) == [Unchanged()], "its worker's death says nothing"
     assert tick.due_after_end(1) == [2]
     tick.publish(2)
-    assert tick.store.receive_many([(tick.window(2), 0, 30.0)]) == [Confirmed()]
+    assert receive_many(tick.store, [(tick.window(2), 0, 30.0)]) == [Confirmed()]
     fence = tick.begin(2).fence
     tick.store.hand_over(tick.window(2), "w2", fence, 1, 0.0, 600.0)
     assert isinstance(tick.begin(2, "copy", 0), Busy)

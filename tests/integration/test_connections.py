@@ -94,7 +94,7 @@ def runs_windows(system: System) -> None:
     for proc in system.procs:
         assert SECRET not in proc.log
         assert "Traceback" not in proc.log
-    assert SECRET not in repr(system.store.settings) + repr(system.store._trip._nodes.client)
+    assert SECRET not in repr(system.store.settings) + repr(system.store.trip._nodes.client)
 
 
 def ping(system: System) -> Proc:

@@ -54,7 +54,7 @@ def counted(store: Store, by: str = "clients") -> Iterator[Counter[str]]:
     found: Counter[str] = Counter()
     with redis.Redis.from_url(store.settings.redis_url, decode_responses=True).monitor() as monitor:
         yield found
-        store._trip.read([("ECHO", "end")])
+        store.trip.read([("ECHO", "end")])
         for line in iter(monitor.next_command, None):
             if line["command"].startswith("ECHO"):
                 return

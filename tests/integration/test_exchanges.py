@@ -43,7 +43,7 @@ def store_of(url: str, **options: Any) -> Iterator[Store]:
 def says_its_own(store: Store) -> None:
     """Two commands of one call are answered with what they themselves asked."""
     asked = [f"{os.getpid()}-{threading.get_ident()}-{next(_numbers)}" for _ in range(2)]
-    assert store._trip.read([("ECHO", each) for each in asked]) == asked
+    assert store.trip.read([("ECHO", each) for each in asked]) == asked
 
 
 def connections(server: RedisServer) -> set[str]:
@@ -183,7 +183,7 @@ def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None
         server.pause()
         waiting = threading.Thread(target=says_its_own, args=(store,))
         waiting.start()
-        wait_until(lambda: not store._trip._nodes._to(store._trip._nodes.client)._free, "it waits for its reply", 20)
+        wait_until(lambda: not store.trip._nodes._to(store.trip._nodes.client)._free, "it waits for its reply", 20)
         with pytest.raises(StoreUnavailableError, match="Too many connections"):
             says_its_own(store)
         server.resume()
@@ -215,7 +215,7 @@ def test_greenlets_that_are_cut_short(redis_url: str) -> None:
             limit = rng.choice([0.0, 0.001, 0.01, 60.0])
             try:
                 with gevent.Timeout(limit):
-                    replies = store._trip.read([("ECHO", each) for each in asked])
+                    replies = store.trip.read([("ECHO", each) for each in asked])
             except gevent.Timeout:
                 cut.append(number)
             else:
@@ -225,7 +225,7 @@ def test_greenlets_that_are_cut_short(redis_url: str) -> None:
         for first in range(0, 3000, 100):
             gevent.joinall([gevent.spawn(call, first + number) for number in range(100)], raise_error=True)
         assert done and cut
-        connections = store._trip._nodes._to(store._trip._nodes.client)
+        connections = store.trip._nodes._to(store.trip._nodes.client)
         assert len(connections._free) <= 100, len(connections._free)
         print(len(done), len(cut))
     """

@@ -161,14 +161,14 @@ def test_no_password_in_a_repr_or_traceback(
     scheduler = OnceScheduler(app=app, lazy=False)
     if state == "gone":
         server.stop()
-    shown = [settings, store, store._trip, scheduler, scheduler.info, scheduler._recovery, scheduler._claiming]
+    shown = [settings, store, store.trip, scheduler, scheduler.info, scheduler._recovery, scheduler._claiming]
     try:
         store.heartbeat("beat-1")
         assert (state, passwords) == ("there", PASSWORDS)
     except StoreUnavailableError as exc:
         assert (state, passwords) != ("there", PASSWORDS)
         shown += [exc, exc.args, exc.__cause__, "".join(traceback.format_exception(exc))]
-    shown += [store._trip._nodes.client, scheduler.tick()]
+    shown += [store.trip._nodes.client, scheduler.tick()]
     for each in shown:
         check(f"{each!r}\n{each}", type(each))
     store.close()

@@ -1197,7 +1197,7 @@ def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
     """Since redis-py repeats a command whose reply was lost."""
     call = scripts.NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
     for _ in range(2):
-        stage.store._trip.one(call)
+        stage.store.trip.one(call)
     assert stage.raw.zcard(stage.store.keys.orders) == 1
 
 
@@ -1886,13 +1886,13 @@ def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) 
     prefix = stage.store.settings.key_prefix
     copy = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start))
     deadline = stage.deadline()
-    assert stage.store.receive_many([(copy, 0, LEASE)]) == [r.Unchanged()]
+    assert receive_many(stage.store, [(copy, 0, LEASE)]) == [r.Unchanged()]
     assert stage.store.close_window(copy, "P", "revoked", 0) == r.Unchanged()
     assert stage.store.discarded(copy, 0) == r.Unchanged()
     assert stage.deadline() == deadline
     assert stage.store.begin(copy, "A", LEASE) == r.Closed("")
     message = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start, ordered.ordered))
-    assert stage.store.receive_many([(message, 0, LEASE)]) == [r.Confirmed()]
+    assert receive_many(stage.store, [(message, 0, LEASE)]) == [r.Confirmed()]
     assert isinstance(stage.store.begin(message, "B", LEASE), r.Begun)
     assert stage.finish("B") == r.Finished()
     assert stage.apart() == {"done": 1}

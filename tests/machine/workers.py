@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 from machine.rules import START_TIMEOUT, Rules, maybe, nothing, rarely, several
 from machine.world import LEASE, OFF, Execution, Message
 
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
 from celery_once_beat.store.model import Renewal
@@ -33,7 +34,7 @@ class WorkerRules(Rules):
         message = self.pick(self.world.queue, which)
 
         def send():
-            return self.world.store.receive_many([(message.window, message.retry, LEASE)])[0]
+            return receive_many(self.world.store, [(message.window, message.retry, LEASE)])[0]
 
         self.world.ask("receive", send, nothing, twice=twice)
 

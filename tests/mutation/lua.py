@@ -33,7 +33,7 @@ TESTS = [
 ]  # fmt: skip
 
 
-VERBS = {each.name for each in vars(scripts).values() if isinstance(each, scripts.Verb)}
+VERBS = {each.name for each in scripts.all_verbs()}
 #: Comparisons whose first change moves the bound alone, and what says that times are compared.
 _BOUNDS = {"<", "<=", ">", ">="}
 _OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b")
@@ -255,17 +255,13 @@ class Lua:
         _read_from(self.folder)
 
 
-def _verbs() -> list[scripts.Verb[Any]]:
-    return [value for value in vars(scripts).values() if isinstance(value, scripts.Verb)]
-
-
 def _scripts() -> dict[str, str]:
-    return {verb.name: verb.script for verb in _verbs()}
+    return {verb.name: verb.script for verb in scripts.all_verbs()}
 
 
 def _read_from(folder: Path) -> None:
     """Make all scripts anew."""
     scripts._LUA = folder / "lua"
-    for verb in _verbs():
+    for verb in scripts.all_verbs():
         for name in ("source", "script", "sha", "_evalsha"):
             vars(verb).pop(name, None)

@@ -24,11 +24,12 @@ from kombu.message import Message as KombuMessage
 
 from celery_once_beat import OnceScheduler, OnceTask, Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.features import FEATURES
+from celery_once_beat.features.reserved.worker import Reserved, read_waiting
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import decode_headers
 from celery_once_beat.worker import leases
-from celery_once_beat.worker.request import OnceRequest, _read_waiting
-from celery_once_beat.worker.reserved import Reserved
+from celery_once_beat.worker.request import OnceRequest
 
 from .installed import ReservedRequests
 from .kernel import SECOND, Box, Killed, Process, ticks
@@ -277,8 +278,9 @@ class Worker:
         self.app = make_app(world, {})
         for _ in range(self._wanted):
             self._add_child()
-        self._reserved = Reserved(self.app, _read_waiting)
-        self._reserved.start()
+        if "reserved" in FEATURES:
+            self._reserved = Reserved(self.app, read_waiting)
+            self._reserved.start()
         self._connect()
         while True:
             what, *rest = self.inbox.get()
@@ -458,7 +460,8 @@ class Worker:
 
     def _shut_down(self) -> None:
         world, kernel = self.world, self.world.kernel
-        self._reserved.stop()
+        if self._reserved is not None:
+            self._reserved.stop()
         # What isn't begun goes back; what runs ends.
         while True:
             try:

@@ -14,6 +14,7 @@ import redis
 from servers import RedisServer
 from simulation.recorder import Line, recorded
 
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
@@ -198,7 +199,7 @@ class History:
         self.store.set_paused(self.entry, paused=self.rng.random() < 0.3)
 
     def receive(self) -> None:
-        self.store.receive_many([(self.window(), self.retry, LEASE)])
+        receive_many(self.store, [(self.window(), self.retry, LEASE)])
 
     def begin(self) -> Any:
         owner, tracked = self.rng.choice([self.owner, *_OWNERS]), self.rng.random() < 0.93

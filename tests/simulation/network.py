@@ -32,7 +32,7 @@ _END = "simulation: the end of a request"
 _SHA = re.compile(rb"EVALSHA\r\n\$40\r\n([0-9a-f]{40})\r\n")
 _WAIT = re.compile(rb"\*3\r\n\$4\r\nWAIT\r\n\$\d+\r\n(\d+)\r\n\$\d+\r\n\d+\r\n$")
 _WAITS = {b"waits_turn": "waits for its turn", b"waits_slot": "waits for a slot"}
-_NAMES = {verb.sha.encode(): verb.name for verb in vars(scripts).values() if isinstance(verb, scripts.Verb)}
+_NAMES = {verb.sha.encode(): verb.name for verb in scripts.all_verbs()}
 
 
 def verbs_of(request: bytes) -> list[str]:

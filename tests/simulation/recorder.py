@@ -30,7 +30,7 @@ from celery_once_beat.store.nodes import Command, Reply
 
 Line = dict[str, Any]
 
-_VERBS = {verb.sha: verb for verb in vars(scripts).values() if isinstance(verb, scripts.Verb)}
+_VERBS = {verb.sha: verb for verb in scripts.all_verbs()}
 #: How an argument is read back, by its kind in ``store/scripts.py``.
 _READ: dict[str, Callable[[str], Any]] = {
     "number": lambda text: int(text) if text else None,
@@ -75,7 +75,7 @@ def _ms(told: Sequence[Any]) -> int:
 @contextmanager
 def recorded(store: Store, write: Callable[[Line], object]) -> Iterator[None]:
     """Within the block what ``store`` sends is written down; it is to talk to one server, from one thread."""
-    trip = store._trip
+    trip = store.trip
     send = trip._send
 
     def send_and_record(commands: Sequence[Command], **more: Any) -> list[Reply]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from celery_once_beat.errors import NewerVersionError, StoreDataError
+from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
 from celery_once_beat.store.protocol import STATES
@@ -92,8 +93,8 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_close, ["closed", "revoked"], m.Closed("revoked")),
         (codec.read_close, ["unchanged"], m.Unchanged()),
         (codec.read_close, ["sooner"], m.Confirmed()),
-        (codec.read_receive, ["received"], m.Confirmed()),
-        (codec.read_receive, ["unchanged"], m.Unchanged()),
+        (RECEIVE.read, ["received"], m.Confirmed()),
+        (RECEIVE.read, ["unchanged"], m.Unchanged()),
         (codec.read_heartbeat, ["1767229200", "250", "b", "c"],
          m.Heartbeat(AT + timedelta(microseconds=250), ("b", "c"))),
         (codec.read_heartbeat, ["1767229200", "0"], m.Heartbeat(AT, ())),

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import pytest
 from celery.worker.request import Request
 
+from celery_once_beat.features.reserved.worker import Waiting, limit_windows, name_of_copies, read_waiting
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker.execution import DELIVERY
-from celery_once_beat.worker.request import OnceRequest, _read_waiting, name_of_copies
-from celery_once_beat.worker.reserved import Waiting, limit_windows
+from celery_once_beat.worker.request import OnceRequest
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HEADERS = encode_headers(Window("tick", T0, None))
@@ -24,7 +24,7 @@ def read(headers: dict[str, Any], cls: type[Request] = OnceRequest, lease: float
     request: Any = object.__new__(cls)
     request._request_dict = {"id": "one", "retries": 2, **headers}
     request._task = SimpleNamespace(once_lease=lease)
-    return _read_waiting(request, Settings(redis_url="redis://localhost", lease=30.0, start_timeout=600.0))
+    return read_waiting(request, Settings(redis_url="redis://localhost", lease=30.0, start_timeout=600.0))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from celery.signals import worker_ready, worker_shutdown
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -30,7 +31,11 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.logs import guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.windows import PUT_BACK, WindowKey, find_among
+from celery_once_beat.worker.execution import DELIVERY
+from celery_once_beat.worker.request import OnceRequest, delivery_of
+
+from .store import receive_many
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -81,7 +86,7 @@ class Reserved:
         """Look from now on."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, **_: Any) -> None:
         """Tell nothing any more."""
         self._stopped.set()
 
@@ -134,7 +139,7 @@ class Reserved:
             self._store.close()
 
     def _report(self, due: list[Waiting], now: float) -> None:
-        replies = self._store.receive_many([(each.window, each.retry, each.length) for each in due])
+        replies = receive_many(self._store, [(each.window, each.retry, each.length) for each in due])
         for each, reply in zip(due, replies, strict=True):
             each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
@@ -179,3 +184,40 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
 
     limit_window.of_windows = True  # type: ignore[attr-defined]
     consumer._limit_task, consumer._limit_post_eta = limit_window, limit_window_post_eta  # noqa: SLF001
+
+
+def name_of_copies(request: Any) -> object:
+    """Return a name that all copies of a window's message share; None where it has no window.
+
+    The window's next attempt has another name. So has a message that was put back: nothing ran for the token it took.
+    """
+    if not isinstance(request, OnceRequest) or DELIVERY not in request.request_dict:
+        return None
+    found = find_among(request.request_dict, request.request_dict.get("headers")) or {}
+    return str((request.id, request.request_dict.get("retries"), found.get("once_attempt"), found.get(PUT_BACK)))
+
+
+def read_waiting(request: Any, settings: Settings) -> Waiting | None:
+    """What the store records of a message that waits; None if it records nothing."""
+    if not isinstance(request, OnceRequest):
+        return None
+    try:
+        delivery = delivery_of(request.request_dict)
+    except OnceError:
+        return None  # its begin says so
+    if delivery is None or not delivery.window.tracked:
+        return None
+    lease = float(delivery.window.lease or settings.of_task("lease", request.task))
+    return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout))
+
+
+@worker_ready.connect(weak=False)
+def _on_ready(sender: Any, **_: Any) -> None:
+    reserved = Reserved(sender.app, read_waiting, sender)
+    worker_shutdown.connect(reserved.stop)  # weakly: its thread keeps it
+    reserved.start()
+
+
+def on_consumer(consumer: Any) -> None:
+    """Let copies take no token of a rate limit."""
+    limit_windows(consumer, name_of_copies)

@@ -10,38 +10,48 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from celery.utils.log import get_logger
 
+from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.logs import about, guarded
-from celery_once_beat.settings import TICKS
+from celery_once_beat.store import BeatReport, Heartbeat, Overdue
+
+from . import TICKS
 
 logger = guarded(get_logger(__name__))
 
 
-class HeartbeatFile:
-    """One beat's files. Without a path it has none. No method raises."""
+class Part(BeatPart):
+    """One beat's files. While its ticks fail, and without a path, it has none. No method raises."""
 
-    def __init__(self, path: str | None, beat: str) -> None:
-        self._path = path
-        self._beat = beat
+    def __init__(self, beat: Any) -> None:
+        super().__init__(beat)
+        self._path: str | None = beat.store.settings.heartbeat_file
+        #: When the sweep began (``time.time()``); None while ticks fail.
+        self._began: float | None = None
         #: Files that this beat has written.
         self._written: set[str] = set()
         self._trouble = ""
 
-    def looks(self) -> float:
-        """Say that beat looks at its work; returns when it began (``time.time()``), for :meth:`heard`."""
-        # Before Redis is asked: however late its answer comes, the file isn't younger than what Redis knows.
-        now = time.time()
-        self._touch(TICKS, now)
-        return now
+    def before_sweep(self, report: BeatReport) -> None:
+        """Say that beat looks at its work."""
+        if report.failing:
+            self._began = None
+            self.on_close()
+        else:
+            # Before Redis is asked: however late its answer comes, the file isn't younger than what Redis knows.
+            self._began = time.time()
+            self._touch(TICKS, self._began)
 
-    def heard(self, at: float) -> None:
-        """Say that Redis has heard of this beat, by a request that was sent after ``at``."""
-        self._touch("", at)
+    def after_sweep(self, found: Overdue) -> None:
+        """Say that Redis has heard of this beat."""
+        if self._began is not None and isinstance(found.heartbeat, Heartbeat):
+            self._touch("", self._began)
 
-    def remove(self) -> None:
-        """Leave no file behind: this beat ends."""
+    def on_close(self) -> None:
+        """Leave no file behind."""
         while self._written:
             with suppress(OSError):
                 Path(self._written.pop()).unlink()
@@ -72,5 +82,5 @@ class HeartbeatFile:
                 "once_beat_heartbeat_file name a file in a folder that beat may write to",
                 self._path,
                 trouble,
-                extra=about("heartbeat_file_failed", owner=self._beat),
+                extra=about("heartbeat_file_failed", owner=self._beat.beat_id),
             )

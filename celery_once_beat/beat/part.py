@@ -1,0 +1,26 @@
+"""A feature's part of a beat; ``celery_once_beat.features`` says when each hook is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_once_beat.store import BeatReport, Overdue
+
+if TYPE_CHECKING:
+    from .scheduler import OnceSchedulerMixin
+
+
+class BeatPart:
+    """Its hooks do nothing. All run in beat's thread; none raises."""
+
+    def __init__(self, beat: OnceSchedulerMixin) -> None:
+        self._beat = beat
+
+    def before_sweep(self, report: BeatReport) -> None:
+        """See features."""
+
+    def after_sweep(self, found: Overdue) -> None:
+        """See features."""
+
+    def on_close(self) -> None:
+        """See features."""

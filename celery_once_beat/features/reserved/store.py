@@ -1,0 +1,31 @@
+"""What the store is told of messages that wait in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.store import Confirmed, Store, Unchanged
+from celery_once_beat.store.scripts import MESSAGE, WINDOW, Verb
+from celery_once_beat.windows import WindowKey
+
+
+def _read(reply: list[Any]) -> Confirmed | Unchanged:
+    return Confirmed() if reply[0] == "received" else Unchanged()
+
+
+RECEIVE = Verb("receive", "entry open run", f"{WINDOW} {MESSAGE} length:span", _read, feature="reserved")
+
+
+def receive_many(
+    store: Store, received: Iterable[tuple[WindowKey, int, float]]
+) -> list[Confirmed | Unchanged | OnceError]:
+    """Say of windows that a message waits in this worker, with its retry number, and for how many seconds at most.
+
+    After those the window is overdue, unless this is said again. Returns for each :class:`Unchanged` where that
+    message would be refused.
+    """
+    return store.trip.run(
+        [store.of_window(RECEIVE, window, retry=retry, length=length) for window, retry, length in received]
+    )
