@@ -14,11 +14,9 @@ from processes import wait_until
 from stage import LEASE, Stage, nth
 from system import System
 
-from celery_once_beat.features.reserved import worker as reserved
 from celery_once_beat.features.reserved.worker import Reserved, Waiting
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import format_instant
-from celery_once_beat.worker.reserved import Reserved, Waiting
 
 START_TIMEOUT = 600.0
 RESERVED = ("one", "two", "three")

@@ -40,6 +40,7 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store import Ending, scripts
 from celery_once_beat.store import model as r
