@@ -319,8 +319,8 @@ def _entries(app: Celery[Any], only: str | None) -> list[BeatEntry]:
     app.finalize()
     entries = Entries("", Settings.from_app(app, connects=False), app.tasks)
     schedule = app.conf.beat_schedule
-    if only is not None and only not in schedule:
-        raise SettingError(f"entry: found {only!r}, expected one of {', '.join(map(repr, schedule)) or 'no entries'}")
+    known = ", ".join(map(repr, schedule)) or "no entries"
+    expect("entry", only, only is None or only in schedule, f"one of {known}", SettingError)
     return [
         entries.make(name, _entry(app, name, schedule[name])) for name in ([only] if only is not None else schedule)
     ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import closing, nullcontext
+from functools import partial
+
 import click
 
 from celery_once_beat.errors import SettingError
@@ -35,13 +39,16 @@ def dashboard(project: Project, host: str, port: int, token: str | None, *, acti
         from celery_once_beat.web.board.desk import Desk
         from celery_once_beat.web.board.guard import Access
         from celery_once_beat.web.board.server import listen, serve
+        from celery_once_beat.web.board.site import make_site
     if actions and token is None:
         raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
     of = project.app, project.settings, project.scheduler
-    view, desk = View(*of), Desk(*of) if actions else None
-    listener = listen(host, port, token)
-    click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
-    serve(view, listener, Access(token, actions), desk)
+    with closing(View(*of)) as view, closing(Desk(*of)) if actions else nullcontext() as desk:
+        listener = listen(host, port, token)
+        click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
+        # Each order is a line in the log.
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        serve(partial(make_site, view, Access(token, actions), desk), listener)
 
 
 @click.command()
@@ -61,22 +68,25 @@ def dashboard(project: Project, host: str, port: int, token: str | None, *, acti
 def metrics(project: Project, port: int | None, host: str | None, entries: int) -> None:
     """Print or serve what Prometheus reads.
 
-    Windows by outcome, how late, how long, what is overdue, which beats live. Needs the extra metrics.
+    Windows by outcome, how late, how long, what is overdue, which beats live. Needs the extra metrics; --port
+    needs the extra dashboard, too.
     """
-    with needs_extra("metrics"):
-        from celery_once_beat.status.metrics import OnceCollector
-        from celery_once_beat.web.exporter import serve
     if host is not None and port is None:
         raise click.UsageError("--host says where to serve, and needs --port")
-    view = View(project.app, project.settings, project.scheduler, windows=1)
-    if port is None:
-        _, text = OnceCollector(entries).expose(view.snapshot().report)
-        view.close()
-        click.echo(text, nl=False)
-        return
-    listener = bind("127.0.0.1" if host is None else host, port)
-    click.echo(f"once: the metrics are at {_url(listener.getsockname())}/metrics")
-    serve(view, listener, entries)
+    with needs_extra("metrics"):
+        from celery_once_beat.status.metrics import OnceCollector
+    with closing(View(project.app, project.settings, project.scheduler, windows=1)) as view:
+        if port is None:
+            _, text = OnceCollector(entries).expose(view.snapshot().report)
+            click.echo(text, nl=False)
+            return
+        with needs_extra("metrics --port", "dashboard"):
+            from celery_once_beat.web.board.server import serve
+            from celery_once_beat.web.exporter import make_exporter
+        listener = bind("127.0.0.1" if host is None else host, port)
+        address = listener.getsockname()
+        click.echo(f"once: the metrics are at {_url(address)}/metrics")
+        serve(lambda _: make_exporter(view, entries, address[0]), listener)
 
 
 def _url(address: tuple[str, int]) -> str:

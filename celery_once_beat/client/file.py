@@ -20,7 +20,7 @@ from typing import Any
 
 from celery_once_beat.errors import NotAppliedError, OnceError, SettingError, VersionConflictError
 from celery_once_beat.schedules import Definition, Schedule, check_name, check_words
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
 from .schedules import Schedules
 
@@ -87,11 +87,11 @@ def read_file(text: str) -> dict[str, Wanted]:
         found = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as exc:
         raise SettingError(f"schedules: the JSON can't be read: {exc}") from exc
-    if not isinstance(found, dict) or found.keys() != {"v", "schedules"} or found["v"] != _VERSION:
-        raise SettingError(f"schedules: found {shown(found)}, expected an object with 'v': {_VERSION} and 'schedules'")
-    if not isinstance(found["schedules"], dict):
-        raise SettingError(f"schedules: found {shown(found['schedules'])}, expected an object: name → schedule")
-    return {check_name(name): _read_one(name, value) for name, value in found["schedules"].items()}
+    is_file = isinstance(found, dict) and found.keys() == {"v", "schedules"} and found["v"] == _VERSION
+    expect("schedules", found, is_file, f"an object with 'v': {_VERSION} and 'schedules'", SettingError)
+    named = found["schedules"]
+    expect("schedules", named, isinstance(named, dict), "an object: name → schedule", SettingError)
+    return {check_name(name): _read_one(name, value) for name, value in named.items()}
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -103,16 +103,15 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_one(name: str, value: Any) -> Wanted:
-    if not isinstance(value, Mapping):
-        raise SettingError(f"schedule {name!r}: found {shown(value)}, expected an object with task and schedule")
-    fields = dict(value)
+    what, fits = f"schedule {name!r}", isinstance(value, Mapping)
+    fields = dict(expect(what, value, fits, "an object with task and schedule", SettingError))
     paused = fields.pop("paused", None)
-    if paused is not None and not isinstance(paused, bool):
-        raise SettingError(f"schedule {name!r}, paused: found {shown(paused)}, expected true or false")
+    fits = paused is None or isinstance(paused, bool)
+    expect(f"{what}, paused", paused, fits, "true or false", SettingError)
     try:
         return Wanted(Definition.from_json({"v": _VERSION, **fields}), paused)
     except OnceError as exc:
-        raise SettingError(f"schedule {name!r}: {exc}") from exc
+        raise SettingError(f"{what}: {exc}") from exc
 
 
 def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "") -> list[Edit]:
@@ -152,7 +151,9 @@ def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str =
         except OnceError as exc:
             if not isinstance(exc, VersionConflictError):
                 made.append(edit)  # it may have been carried out before the answer was lost
-            raise NotAppliedError(_say(exc, _take_back(schedules, made, by))) from exc
+            kept = ", ".join(_take_back(schedules, made, by))
+            left = f"not all is applied: {exc}; what was set before is taken back, except {kept}"
+            raise NotAppliedError(left if kept else f"nothing is applied: {exc}") from exc
         made.append(edit)
 
 
@@ -186,9 +187,3 @@ def _undo(schedules: Schedules, edit: Edit, by: str) -> bool:
     else:
         schedules.put(edit.name, edit.before, check_words(by, note), if_version=version, paused=edit.before.paused)
     return True
-
-
-def _say(why: OnceError, kept: Sequence[str]) -> str:
-    if not kept:
-        return f"nothing is applied: {why}"
-    return f"not all is applied: {why}; what was set before is taken back, except {', '.join(kept)}"

@@ -33,7 +33,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
 from celery_once_beat.store import Changed, Conflict, Lookup, Store, StoredDefinition, Unknown, raised
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
 from .orders import OrderedWindow, Orders
 
@@ -171,8 +171,8 @@ class Schedules:
         there don't count, later ones are owed. None: it counts from now.
         """
         _check_version(name, if_version)
-        if paused is not None and not isinstance(paused, bool):
-            raise SettingError(f"schedule {name!r}, paused: found {shown(paused)}, expected True, False or None")
+        fits = paused is None or isinstance(paused, bool)
+        expect(f"schedule {name!r}, paused", paused, fits, "True, False or None", SettingError)
         reply = self._store.set_definition(
             name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
         )
@@ -272,7 +272,7 @@ class Schedules:
         since = now if after is None else self._instant(after)
         found = []
         with suppress(ScheduleError):
-            for start in islice(coming_starts(entry, since), _check_number("number", number)):
+            for start in islice(coming_starts(entry, since), _check_number(number)):
                 found.append(start)  # noqa: PERF402  # what came before an error is kept
         return found
 
@@ -295,7 +295,7 @@ class Schedules:
 
     def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
         """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""
-        seen = self._lookup.entry(check_name(name), _check_number("number", number))
+        seen = self._lookup.entry(check_name(name), _check_number(number))
         if seen.trouble:
             raise StoreDataError(seen.trouble)
         return [WindowStatus.of(window) for window in seen.windows[:number]]
@@ -375,17 +375,14 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
     return zone
 
 
-def _check_number(what: str, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise SettingError(f"{what}: found {shown(value)}, expected a whole number from 0")
+def _check_number(value: Any) -> int:
+    number: int = expect("number", value, type(value) is int and value >= 0, "a whole number from 0", SettingError)
+    return number
 
 
-def _check_version(name: str, version: object) -> None:
-    if version is not None and (type(version) is not int or version < 0):
-        raise SettingError(
-            f"schedule {name!r}, if_version: found {shown(version)}, expected the version of a schedule, 0 or None"
-        )
+def _check_version(name: str, version: Any) -> None:
+    fits = version is None or (type(version) is int and version >= 0)
+    expect(f"schedule {name!r}, if_version", version, fits, "the version of a schedule, 0 or None", SettingError)
 
 
 def _fields(definition: Definition) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import RecordError
+from celery_once_beat.wording import expect
 
 TABLE = "once_effects"
 #: As SQLAlchemy and Django name them. MariaDB is Django's mysql.
@@ -59,8 +60,7 @@ class Statements:
     """
 
     def __init__(self, database: str, table: str, mark: Callable[[str], str]) -> None:
-        if database not in DATABASES:
-            raise RecordError(f"record: found {database}, expected one of {', '.join(DATABASES)}")
+        expect("record", database, database in DATABASES, f"one of {', '.join(DATABASES)}", RecordError)
         locks = database in ("mysql", "mariadb")
         names, values = ", ".join(Row._fields), ", ".join(map(mark, Row._fields))
         row = f"{table} ({names}) VALUES ({values})"

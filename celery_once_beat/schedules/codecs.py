@@ -64,18 +64,15 @@ def register_schedule_codec(
     for what it can't read. Every process that sets or runs such a definition has to register it: put it where the app
     is made. Registering a name again replaces its codec. Raises SettingError for a wrong name, or one of this package.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name):
-        raise SettingError(f"schedule codec: found the name {shown(name)}, expected one like 'acme-tides'")
-    if _is_ours(_BY_NAME.get(name)):
-        raise SettingError(f"schedule codec: found the name {name!r}, expected one that this package doesn't use")
+    fits = isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name) and not _is_ours(_BY_NAME.get(name))
+    expect("schedule codec's name", name, fits, "one like 'acme-tides' that this package doesn't use", SettingError)
     if not isinstance(cls, type) or not issubclass(cls, BaseSchedule) or _is_ours(_BY_TYPE.get(cls)):
         raise SettingError(
             f"schedule codec {name!r}: found the class {shown(cls)}, expected a subclass of "
             "celery.schedules.BaseSchedule that this package doesn't store itself"
         )
     for what, function in (("write", write), ("read", read)):
-        if not callable(function):
-            raise SettingError(f"schedule codec {name!r}: found {what}={shown(function)}, expected a function")
+        expect(f"schedule codec {name!r}, {what}", function, callable(function), "a function", SettingError)
     _register(_Codec(name, lambda when, _zone: write(when), read), cls)
     _made.cache_clear()
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from celery_once_beat.errors import SettingError
 from celery_once_beat.options import wrong
 from celery_once_beat.rules import find_zone, first_instant, plain_zone, spend, zone_name
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, shown
 
 from .local_times import names_zone, read_time
 from .rrule import RRule
@@ -80,10 +80,10 @@ class Period:
                 raise SettingError(f"period: found {start} to {end}, expected two dates, or two datetimes of one kind")
             if end < start or (end == start and isinstance(start, datetime)):
                 raise SettingError(f"period: found {end} as end, expected one after {start}")
-        if not isinstance(self.name, str) or len(self.name) > _MOST_NAME:
-            raise SettingError(f"period: found the name {shown(self.name)}, expected up to {_MOST_NAME} characters")
-        if not isinstance(self.without, (tuple, list)) or len(self.without) > MOST_LEFT_OUT:
-            raise SettingError(f"period: found without={shown(self.without)}, expected a tuple of starts")
+        fits = isinstance(self.name, str) and len(self.name) <= _MOST_NAME
+        expect("period, name", self.name, fits, f"a text of up to {_MOST_NAME} characters", SettingError)
+        fits = isinstance(self.without, (tuple, list)) and len(self.without) <= MOST_LEFT_OUT
+        expect("period, without", self.without, fits, "a tuple of starts", SettingError)
         without = frozenset(_wall(_read("without", each)) for each in self.without)
         values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without)), "_without": without}
         values["tz"] = None if self.tz is None else find_zone(self.tz)

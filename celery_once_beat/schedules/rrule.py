@@ -266,8 +266,7 @@ def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, An
     fields: dict[str, Any] = {"freq": _FREQS[number], "dtstart": first.isoformat()}
     rule = {name: value for name, value in rule.items() if value is not None}
     for name in rule:
-        if name not in RULE_FIELDS:
-            raise ValueError(f"rrule: found the field {shown(name)}, expected {', '.join(RULE_FIELDS)}")
+        expect("rrule, its fields", name, name in RULE_FIELDS, ", ".join(RULE_FIELDS))
     interval = whole_of(rule, "interval", _MOST_INTERVAL[number], 1)
     if interval != 1:
         fields["interval"] = interval

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, View, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, OnceCollector
 from celery_once_beat.store.model import BOUNDS, Histogram
-from celery_once_beat.web.exporter import MOST_CLIENTS, Exporter
+from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"
@@ -160,47 +160,17 @@ def test_it_listens_where_it_is_told(system: System) -> None:
 def test_who_listens_for_others_answers_to_any_name(system: System, address: str, status: int) -> None:
     """Prometheus calls a pod by its address or its name. On a loopback another name is another site's."""
     view = View(Celery("exported", broker=system.broker_url, set_as_current=False), system.store.settings)
-    answered: list[str] = []
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_HOST": "metrics.pod:9466"}
-    body = Exporter(view, 10, address)(environ, lambda line, _: answered.append(line))
-    assert int(answered[0].split()[0]) == status
-    assert (b"celery_once_beat_store_up 1.0" in b"".join(body)) == (status == 200)
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "query_string": b"", "root_path": "",
+             "headers": [(b"host", b"metrics.pod:9466")]}  # fmt: skip
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(make_exporter(view, 10, address)(scope, None, send))
+    assert sent[0]["status"] == status
+    assert (b"celery_once_beat_store_up 1.0" in sent[1]["body"]) == (status == 200)
     view.close()
-
-
-def test_so_many_clients_at_a_time(system: System) -> None:
-    """Those that say nothing keep a thread each; for one more the oldest goes, so Prometheus is always answered."""
-    _, url = serve(system)
-    address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    silent = [socket.create_connection(address, timeout=30) for _ in range(MOST_CLIENTS)]
-    assert _answers(url), "beside all of them"
-    assert silent[0].recv(1) == b"", "the oldest was ended"
-    for client in silent:
-        client.close()
-
-
-@pytest.mark.long
-def test_a_byte_now_and_then_keeps_no_client_in(system: System) -> None:
-    """A request has so much time as a whole: 40 clients that send a byte each moment are ended, and others come in."""
-    proc, url = serve(system)
-    address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    with ExitStack() as clients:
-        slow = [clients.enter_context(socket.create_connection(address, timeout=30)) for _ in range(40)]
-
-        def answers_beside_them() -> bool:
-            for client in slow:
-                with suppress(OSError):
-                    client.send(b"G")
-            return _answers(url)
-
-        wait_until(answers_beside_them, "it answers beside them", 60, every=0.5)
-    assert "Traceback" not in proc.log
-
-
-def _answers(url: str) -> bool:
-    with suppress(ConnectionError, http.client.HTTPException):
-        return ask(url, "/metrics")[0] == 200
-    return False
 
 
 @pytest.mark.long

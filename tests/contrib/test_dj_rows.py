@@ -431,7 +431,7 @@ def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog:
     caplog.set_level(logging.INFO)
     entry = make(interval=5, one_off=True, total_run_count=1, last_run_at=NOW)
     for _ in range(2):
-        database._disable(entry, lambda: True)
+        database._disable(entry.name, (entry, lambda: True))
     row = rows.objects.get()
     assert (row.enabled, row.total_run_count, row.last_run_at) == (False, 0, NOW)
     assert row.date_changed > entry.model.date_changed
@@ -477,7 +477,7 @@ def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: A
     if edit == "saved":
         row.save()
     elif edit == "enabled again":
-        database._disable(entry, lambda: True)
+        database._disable(entry.name, (entry, lambda: True))
         rows.objects.update(enabled=True)
     elif edit == "another time":
         row.clocked.clocked_time = NOW + DAY
@@ -486,7 +486,7 @@ def test_what_was_edited_since_is_not_disabled(make: Any, rows: Any, database: A
         rows.objects.update(kwargs="{")
     else:
         rows.objects.update(one_off=False)
-    database._disable(entry, lambda: True)
+    database._disable(entry.name, (entry, lambda: True))
     assert rows.objects.get().enabled
 
 

@@ -427,7 +427,7 @@ def test_an_engine_and_a_database_that_is_not_known(sqlite: Base) -> None:
         execution().record(sqlite.engine)
     with Session(sqlite.engine) as session:
         session.connection().dialect.name = "oracle"
-        with pytest.raises(RecordError, match="found oracle, expected one of postgresql, mysql, mariadb, sqlite"):
+        with pytest.raises(RecordError, match="found 'oracle', expected one of postgresql, mysql, mariadb, sqlite"):
             execution().record(session)
         session.connection().dialect.name = "sqlite"
 

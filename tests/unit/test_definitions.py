@@ -129,8 +129,8 @@ def test_a_type_of_ones_own_is_stored_once_it_is_registered() -> None:
         ({"cls": crontab}, "this package"),
         ({"cls": "Tide"}, "found the class 'Tide'"),
         ({"cls": dict}, "BaseSchedule"),
-        ({"write": None}, "write=None"),
-        ({"read": "f"}, "read='f'"),
+        ({"write": None}, "write: found None"),
+        ({"read": "f"}, "read: found 'f'"),
     ],
 )
 def test_a_codec_is_checked_when_it_is_registered(wrong: dict[str, Any], words: str) -> None:

@@ -179,7 +179,7 @@ def test_a_rule_is_equal_by_its_value() -> None:
         ({"wkst": [0, 1]}, "wkst: found [0, 1], expected one weekday"),
         ({"freq": "WEEKLY", "byweekno": 1}, "byweekno: found WEEKLY as freq, expected YEARLY"),
         ({"byhour": [*range(24)], "byminute": [*range(60)], "bysecond": [0, 1]}, "expected at most 1440 times"),
-        ({"byday": "MO"}, "found the field 'byday', expected freq, dtstart"),
+        ({"byday": "MO"}, "rrule, its fields: found 'byday', expected freq, dtstart"),
     ],
 )
 def test_what_is_no_rule_is_one_line(wrong: dict[str, Any], words: str) -> None:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from celery.utils.log import get_logger
 from django.conf import settings
@@ -31,6 +32,8 @@ from .entry import zone_of_runs
 __all__ = ("SILENT", "Database", "Seen", "Tables", "alone", "one_line")
 
 logger = guarded(get_logger(__name__))
+
+T = TypeVar("T")
 
 #: Seconds between two looks for changes, at most.
 INTERVAL = 2.0
@@ -178,31 +181,15 @@ class Database:
             self._wake.clear()
 
     def _round(self) -> None:
-        unwritten = [_tried(self._write_all), _tried(self._disable_all)]
+        unwritten = [
+            _tried(partial(_work_off, self._to_write, self._write)),
+            _tried(partial(_work_off, self._to_disable, self._disable)),
+        ]
         unread = _tried(self._poll)  # also where nothing may be written
         if self._flush or self._stopping:
             unwritten.append(_tried(self._write_what_ran))
         wrong = [f"can't be read: {unread}"] if unread else [f"can't be written: {why}" for why in unwritten if why]
         self._error = wrong[0] if wrong else ""
-
-    def _write_all(self) -> None:
-        for name in list(self._to_write):
-            fields = self._to_write.pop(name)
-            try:
-                self._write(name, fields)
-            except Exception:
-                self._to_write[name] = fields  # behind the others
-                raise
-
-    def _disable_all(self) -> None:
-        for name, known in list(self._to_disable.items()):
-            try:
-                self._disable(*known)
-            except Exception:
-                self._to_disable.setdefault(name, self._to_disable.pop(name))  # behind the others
-                raise
-            if self._to_disable.get(name) is known:
-                del self._to_disable[name]
 
     def _poll(self) -> None:
         at = steady()
@@ -214,7 +201,8 @@ class Database:
         else:
             self.seen = Seen(self.seen.schedule, at, self.seen.read, changed)
 
-    def _disable(self, entry: Any, agreed: Callable[[], bool]) -> None:
+    def _disable(self, _: str, spent: tuple[Any, Callable[[], bool]]) -> None:
+        entry, agreed = spent
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
         known = entry.model
         everyone = self._tables.rows.objects
@@ -273,6 +261,18 @@ class Database:
             total_run_count=Case(is_spent, default=F("total_run_count") + times),
             last_run_at=Greatest(Coalesce("last_run_at", at), at),
         )
+
+
+def _work_off(jobs: dict[str, T], do: Callable[[str, T], None]) -> None:
+    """Do each of the jobs once. One that fails goes behind the others; one that is given anew meanwhile stays."""
+    for name, job in list(jobs.items()):
+        try:
+            do(name, job)
+        except Exception:
+            jobs.setdefault(name, jobs.pop(name))
+            raise
+        if jobs.get(name) is job:
+            del jobs[name]
 
 
 def _tried(step: Callable[[], None]) -> str:

@@ -31,8 +31,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.identity import digest
+from celery_once_beat.options import wrong
 from celery_once_beat.web.loopback import is_loopback, names_this_machine
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect
 
 from . import words
 
@@ -96,10 +97,9 @@ class Access:
 
     def __post_init__(self) -> None:
         """Raise SettingError for what could let in more than was meant."""
-        if not isinstance(self.actions, bool) and not callable(self.actions):
-            raise SettingError(f"actions: found {shown(self.actions)}, expected True, False or a function of a user")
-        if isinstance(self.hosts, str):
-            raise SettingError(f"hosts: found {shown(self.hosts)}, expected a list of hosts")
+        fits = isinstance(self.actions, bool) or callable(self.actions)
+        expect("actions", self.actions, fits, "True, False or a function of a user", SettingError)
+        expect("hosts", self.hosts, not isinstance(self.hosts, str), "a list of hosts", SettingError)
 
     def lets_act(self, user: object) -> bool:
         """Whether ``user``, whom the application has authenticated, may act."""
@@ -109,7 +109,7 @@ class Access:
         if isawaitable(found):  # true, whoever it is
             if iscoroutine(found):
                 found.close()
-            raise SettingError(f"actions: found {shown(found)}, expected a function that isn't async")
+            raise wrong("actions", found, "a function that isn't async")
         return bool(found)
 
 

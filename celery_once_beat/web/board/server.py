@@ -1,23 +1,22 @@
-"""The board's server: where it listens, and how it ends."""
+"""The server of the board, and of the metrics: where it listens, and how it ends."""
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.status import View
 from celery_once_beat.web.loopback import bind, is_loopback
 
-from .desk import Desk
-from .guard import Access, check_token
-from .site import make_site
+from .guard import check_token
 
 #: Connections at a time, viewers among them.
 _MOST_CONNECTIONS = 256
@@ -59,12 +58,10 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     return listener
 
 
-def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None) -> None:
-    """Serve the board until SIGINT or SIGTERM; ``desk`` takes orders, of which each is a line in the log."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    site = make_site(view, access, desk, lambda: server.should_exit)
+def serve(make: Callable[[Callable[[], bool]], ASGIApp], listener: socket.socket) -> None:
+    """Serve an application until SIGINT or SIGTERM. ``make`` makes it, given what says that the server wants to end."""
     config = uvicorn.Config(
-        site,
+        make(lambda: server.should_exit),
         http=_Connection,
         ws="none",
         lifespan="off",
@@ -77,11 +74,5 @@ def serve(view: View, listener: socket.socket, access: Access, desk: Desk | None
     server = uvicorn.Server(config)
     # uvicorn shuts down, and then raises the signal again for the handler that was set before.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
+    with suppress(KeyboardInterrupt):
         server.run(sockets=[listener])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        view.close()
-        if desk is not None:
-            desk.close()
