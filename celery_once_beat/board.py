@@ -12,7 +12,6 @@ from starlette.types import ASGIApp
 
 from .settings import Settings
 from .status import View
-from .web.board.desk import Desk
 from .web.board.guard import Access, check_token
 from .web.board.site import make_site
 
@@ -44,6 +43,4 @@ def asgi(
     check_token(token)
     access = Access(token, actions, hosts)
     settings = Settings.from_app(app)
-    desk = Desk(app, settings, scheduler) if actions else None
-    view = View(app, settings, scheduler)
-    return make_site(view, access, desk)
+    return make_site(View(app, settings, scheduler), access)

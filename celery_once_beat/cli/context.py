@@ -158,7 +158,7 @@ def pass_project(*, reads_schedule: bool = False, needs_store: bool = True) -> C
         def with_project(ctx: click.Context, /, *, scheduler: str | None = None, **given: Any) -> None:
             command(open_project(ctx, scheduler, needs_store=needs_store), **given)
 
-        return scheduler_option(with_project) if reads_schedule else with_project
+        return _scheduler_option(with_project) if reads_schedule else with_project
 
     return decorate
 
@@ -166,19 +166,14 @@ def pass_project(*, reads_schedule: bool = False, needs_store: bool = True) -> C
 # -- options and arguments --------------------------------------------------------------------------------------
 
 
-def scheduler_option(command: F) -> F:
-    """``-S``, for schedules that don't come from the scheduler that the app's conf names."""
-    return click.option(
-        "-S",
-        "--scheduler",
-        metavar="CLASS",
-        help="Scheduler whose schedule is read, as beat's -S. Default: beat_scheduler.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """``--json``."""
-    return click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")(command)
+_scheduler_option = click.option(
+    "-S",
+    "--scheduler",
+    metavar="CLASS",
+    help="Scheduler whose schedule is read, as beat's -S. Default: beat_scheduler.",
+)
+json_option = click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 
 
 def login_name() -> str:

@@ -16,7 +16,7 @@ from celery_once_beat.errors import SettingError
 from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
 
-from .context import Project, entry_argument, fail, json_option, pass_project, words_options
+from .context import Project, entry_argument, fail, json_option, pass_project, words_options, yes_option
 from .output import local, plain, print_json, print_table, printing_json
 
 #: What the log says of an order: the column, and the field.
@@ -60,7 +60,7 @@ def run(project: Project, entry: str, window: str | None, by: str, note: str, *,
 @click.argument("since", metavar="FROM")
 @click.argument("until", metavar="TO")
 @click.option("--dry-run", is_flag=True, help="Only show how many.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@yes_option
 @click.option("--again", is_flag=True, help="Also windows that are done.")
 @words_options
 @pass_project(reads_schedule=True)
@@ -173,7 +173,7 @@ def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from
 @entry_argument()
 @click.option("--window", metavar="TIME", help="Only the window that starts then.")
 @click.option("--running", is_flag=True, help="Also windows that run; their executions go on.")
-@click.option("-y", "--yes", is_flag=True, help="Don't ask.")
+@yes_option
 @words_options
 @json_option
 @pass_project()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from celery.schedules import crontab
@@ -21,10 +21,8 @@ from celery_once_beat.schedules import Definition, describe, read_schedule
 from celery_once_beat.status import as_json
 from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
 
-from .context import Project, fail, json_option, pass_project, words_options
+from .context import Project, fail, json_option, pass_project, words_options, yes_option
 from .output import local, plain, print_json, print_table, printing_json
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Of ``mon#2`` Celery would read ``mon``, and say nothing.
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
@@ -58,12 +56,8 @@ def schedules() -> None:
 # -- options ----------------------------------------------------------------------------------------------------
 
 
-def _yes_option(command: F) -> F:
-    return click.option("-y", "--yes", is_flag=True, help="Don't ask.")(command)
-
-
-def _names_argument(command: F) -> F:
-    return click.argument("names", metavar="NAME...", nargs=-1, required=True)(command)
+_names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+_prefix_option = click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
 
 
 def _json(_: click.Context, option: click.Parameter, text: str | None) -> Any:
@@ -122,7 +116,7 @@ def when_words(definition: Definition) -> str:
 
 
 @schedules.command("list")
-@click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
+@_prefix_option
 @json_option
 @pass_project()
 def list_(project: Project, prefix: str, *, json_: bool) -> None:
@@ -298,7 +292,7 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
 @_names_argument
 @click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
 @words_options
-@_yes_option
+@yes_option
 @json_option
 @pass_project()
 def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, **given: Any) -> None:
@@ -352,7 +346,7 @@ def resume(project: Project, names: tuple[str, ...], *, json_: bool, **words: st
 
 
 @schedules.command()
-@click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
+@_prefix_option
 @pass_project()
 def export(project: Project, prefix: str) -> None:
     """Print the schedules as JSON, for a file that apply reads.
@@ -370,7 +364,7 @@ def export(project: Project, prefix: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--prune", metavar="PREFIX", default="", help="Delete those that begin so and aren't in the file.")
 @words_options
-@_yes_option
+@yes_option
 @json_option
 @pass_project()
 def apply_(project: Project, source: Any, *, json_: bool, **given: Any) -> None:

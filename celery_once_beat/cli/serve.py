@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing, nullcontext
+from contextlib import closing
 from functools import partial
 
 import click
@@ -36,19 +36,17 @@ def dashboard(project: Project, host: str, port: int, token: str | None, *, acti
     needs the extra metrics, too.
     """
     with needs_extra("dashboard"):
-        from celery_once_beat.web.board.desk import Desk
         from celery_once_beat.web.board.guard import Access
         from celery_once_beat.web.board.server import listen, serve
         from celery_once_beat.web.board.site import make_site
     if actions and token is None:
         raise SettingError("--actions: found no token, expected one in ONCE_BOARD_TOKEN: who knows it may act")
-    of = project.app, project.settings, project.scheduler
-    with closing(View(*of)) as view, closing(Desk(*of)) if actions else nullcontext() as desk:
+    with closing(View(project.app, project.settings, project.scheduler)) as view:
         listener = listen(host, port, token)
         click.echo(f"once: the board is at {_url(listener.getsockname())}" + (", with its token" if token else ""))
         # Each order is a line in the log.
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        serve(partial(make_site, view, Access(token, actions), desk), listener)
+        serve(partial(make_site, view, Access(token, actions)), listener)
 
 
 @click.command()

@@ -49,10 +49,10 @@ class View:
     ) -> None:
         self.app = app
         self.settings = settings
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._shown = min(max(settings.history_size, 1), _MOST_WINDOWS) if windows is None else windows
-        self._store = Store(settings)
-        self._lookup = Lookup(self._store)
+        self.store = Store(settings)
+        self._lookup = Lookup(self.store)
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
         self._loaded_at = time.monotonic()
         self._stale = False
@@ -66,12 +66,12 @@ class View:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._store.close()
+        self.store.close()
 
     def snapshot(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
-        self._defined = add_defined(schedule, self.app, self._store, self._defined)
+        self._defined = add_defined(schedule, self.app, self.store, self._defined)
         overview = take_snapshot(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         changed = [
@@ -97,7 +97,7 @@ class View:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:
             try:
                 known = self._schedule.entries
-                self._schedule = load_schedule(self.app, self.settings, self._scheduler, known)
+                self._schedule = load_schedule(self.app, self.settings, self.scheduler, known)
                 self._stale = False
             except (Exception, SystemExit) as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
                 if not self._stale:

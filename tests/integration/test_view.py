@@ -50,7 +50,7 @@ def views(app: Celery) -> Iterator[Any]:
 
 def fill(app: Celery, made: View, windows: int) -> None:
     loaded = load_schedule(app, Settings.from_app(app))
-    filled.fill(made._store, loaded, windows, timedelta(hours=windows, minutes=1))
+    filled.fill(made.store, loaded, windows, timedelta(hours=windows, minutes=1))
 
 
 def test_histories_are_read_where_something_happened(app: Celery, views: Any, redis_url: str) -> None:
@@ -69,7 +69,7 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
     assert read() - before == 0
     assert all(same.windows[name] is first.windows[name] for name in "abc")
     with redis.Redis.from_url(redis_url) as client:
-        client.hincrby(made._store.entry_key("b"), "refused", 1)
+        client.hincrby(made.store.entry_key("b"), "refused", 1)
     before = read()
     changed = made.snapshot()
     assert read() - before == 2
@@ -80,21 +80,21 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     """A pause, a window that is claimed, one that is overdue by time alone: whoever looks again sees it."""
     made = views()
     rows = list(load_schedule(app, Settings.from_app(app)).entries)
-    filled.load(made._store, rows, timedelta(hours=2, minutes=1))
-    filled.execute(made._store, filled.claim(made._store, rows))
+    filled.load(made.store, rows, timedelta(hours=2, minutes=1))
+    filled.execute(made.store, filled.claim(made.store, rows))
 
     def told() -> dict[str, tuple[bool, int, int]]:
         return {each.entry: (each.paused, each.open, each.overdue) for each in made.snapshot().report.entries}
 
     assert set(told().values()) == {(False, 0, 0)}
-    made._store.set_paused("a", paused=True)
-    (window,) = filled.claim(made._store, [row for row in rows if row.name == "b"])
+    made.store.set_paused("a", paused=True)
+    (window,) = filled.claim(made.store, [row for row in rows if row.name == "b"])
     assert told() == {"a": (True, 0, 0), "b": (False, 1, 0), "c": (False, 0, 0)}
     with redis.Redis.from_url(redis_url) as client:
-        shard = made._store.keys.open(shard_of("b"))
+        shard = made.store.keys.open(shard_of("b"))
         client.zadd(shard, {client.zrange(shard, 0, -1)[0]: 1})
     assert told()["b"] == (False, 1, 1)
-    filled.execute(made._store, [window])
+    filled.execute(made.store, [window])
     assert told()["b"] == (False, 0, 0)
 
 

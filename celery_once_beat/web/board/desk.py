@@ -7,20 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import digest
 from celery_once_beat.schedules import Definition
-from celery_once_beat.settings import Settings
-from celery_once_beat.status import each_window, line_up, newest_start, paused_words
-from celery_once_beat.store import Lookup, OrderRecord, Store
+from celery_once_beat.status import View, each_window, line_up, newest_start, paused_words
+from celery_once_beat.store import Lookup, OrderRecord
 from celery_once_beat.windows import format_instant
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: What of a definition is edited on the board. What it is called with isn't shown there.
 _EDITED = ("schedule", "once")
@@ -42,22 +38,15 @@ class Plan(NamedTuple):
 
 
 class Desk:
-    """Takes orders for the entries of one app. An order is written down before it is carried out."""
+    """Takes orders for the entries that a board shows. An order is written down before it is carried out."""
 
-    def __init__(self, app: Celery, settings: Settings, scheduler: str | None = None) -> None:
-        self._app = app
-        self._settings = settings
-        self._scheduler = scheduler
-        self._store = Store(settings)
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._store = view.store
         self._lookup = Lookup(self._store)
         #: Pauses and resumes too.
         self.orders = Orders(self._store)
-        self._schedules = Schedules(app)
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._store.close()
-        self._schedules.close()
+        self._schedules = Schedules(view.app)
 
     def log(self) -> list[OrderRecord]:
         """Return who ordered what of late, newest first."""
@@ -89,12 +78,10 @@ class Desk:
 
     def _entry(self, name: str) -> BeatEntry:
         """Return the entry as the beats run it, if its windows can be ordered."""
-        loaded = load_schedule(self._app, self._settings, self._scheduler)
-        add_defined(loaded, self._app, self._store)
-        code, account = loaded.entries.get(name), self._store.account(name)
-        if code is not None and code.tracked and account is not None and code.is_in_force(account.fingerprint):
-            return code
-        overview = self._lookup.overview([name], and_loaded=True)  # of all entries: more than the common case needs
+        view = self._view
+        loaded = load_schedule(view.app, view.settings, view.scheduler)
+        add_defined(loaded, view.app, self._store)
+        overview = self._lookup.overview([name], and_loaded=True)
         found = next((each for each in line_up(loaded, overview)[0] if each.name == name), None)
         if found is None and name in loaded.entries.wrong:
             raise SettingError(f"it is left out: {loaded.entries.wrong[name]}")

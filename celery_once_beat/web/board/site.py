@@ -49,13 +49,8 @@ _PATIENCE = 20.0
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def make_site(
-    view: View, access: Access, desk: Desk | None = None, closing: Callable[[], bool] = lambda: False
-) -> ASGIApp:
-    """Return the board of a Celery app as an ASGI application.
-
-    ``view`` looks, ``desk`` takes orders, and ``closing`` says that the server wants to end.
-    """
+def make_site(view: View, access: Access, closing: Callable[[], bool] = lambda: False) -> ASGIApp:
+    """Return the board of what ``view`` sees as an ASGI application; ``closing`` says that the server wants to end."""
     zone = view.app.timezone
     feed = Feed(view.snapshot, zone)
     site = _Site(feed, view, closing)
@@ -68,7 +63,7 @@ def make_site(
             Route("/events", site.events),
             Route("/metrics", site.metrics, middleware=compressed),
             Route("/static/{name}", site.static),
-            *([] if desk is None else Actions(desk, feed, site.templates, zone).routes),
+            *(Actions(Desk(view), feed, site.templates, zone).routes if access.actions else []),
         ],
         exception_handlers={HTTPException: site.error, 500: site.error},
     )
