@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
+from celery_once_beat.errors import from_signal
+
 #: Most characters that are recorded of a failure, of a task's or of a beat's tick.
 MOST_FAILURE = 200
 #: Most characters of a failure's text that are read: a password in it may be long.
@@ -32,7 +34,9 @@ def shown(value: object) -> str:
     try:
         text = " ".join(repr(value[:_MOST_READ] if isinstance(value, (str, bytes)) else value).split())
         text = without_passwords(text[:_MOST_READ])
-    except Exception:  # noqa: BLE001  # a user's __repr__, or an int of too many digits
+    except BaseException as exc:  # a user's __repr__, or an int of too many digits
+        if from_signal(exc):
+            raise
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
@@ -76,7 +80,9 @@ def failure_words(error: BaseException, how: str) -> str:
     if how == "message":
         try:
             lines = str(error).lstrip().splitlines()
-        except Exception:  # noqa: BLE001  # a user's __str__
+        except BaseException as exc:  # a user's __str__
+            if from_signal(exc):
+                raise
             lines = []
         words = f"{words}: {without_passwords(lines[0][:_MOST_READ])}" if lines else words
     return words[:MOST_FAILURE].encode(errors="replace").decode().rstrip()

@@ -99,4 +99,15 @@ def guard(failed: Callable[[str], object], *, timed: bool = True, asks: bool = F
     except BaseException as exc:  # whatever a user's code raises: sys.exit(), a panic of an extension
         if from_signal(exc) or (asks and isinstance(exc, StoreUnavailableError)):
             raise
-        failed(str(exc) if isinstance(exc, (OnceError, TookTooLong)) else shown(exc))
+        failed(_why(exc))
+
+
+def _why(error: BaseException) -> str:
+    """Say what a block raised, whose text is a user's code, too."""
+    if isinstance(error, (OnceError, TookTooLong)):
+        return str(error)
+    try:
+        with within_time():
+            return shown(error)
+    except TookTooLong:
+        return f"<{type(error).__name__}>"

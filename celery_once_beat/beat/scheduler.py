@@ -36,7 +36,7 @@ from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
-from .guard import TookTooLong, guard
+from .guard import guard
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .results import Results
@@ -216,7 +216,7 @@ class OnceSchedulerMixin(Publishing):
             delay = self._tick()
         except OnceError as exc:
             delay = self._store_away(exc)
-        except (Exception, TookTooLong, SystemExit) as exc:  # the base's, a user's hook, or a bug
+        except BaseException as exc:  # the base's, a user's hook, or a bug
             if self._closed or from_signal(exc):
                 raise
             delay = self._tick_failed(exc)
@@ -240,6 +240,7 @@ class OnceSchedulerMixin(Publishing):
                 exc_info=error,
                 extra=about("tick_failed", owner=self.beat_id),
             )
+        self._changed = True  # its entries may not all be in force
         self.entries.restart()
         with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
             self._recovery.sweep(self._report())

@@ -73,17 +73,18 @@ class ScheduleSource(Source):
         made = []
         for name, source in list(schedule.items()):
             with guard(partial(self.leave_out, name)):
-                entry, old = making.make(name, source), before.get(name)
+                entry = making.make(name, source)
+                old = before.get(entry.name)  # a plain text, which nobody's own rule compares
                 if old is not None and old.definition == entry.definition:
                     old.set_source(source)
-                    self.entries[name] = old
+                    self.entries[entry.name] = old
                     continue
                 if old is None and entry.counts_from is None and name not in self.wrong:
                     entry.set_first_seen(None, absent_at)
                 elif old is not None and old.fingerprint == entry.fingerprint:
                     entry.copy_progress_from(old)
                 made.append(entry)
-                self.entries[name] = entry
+                self.entries[entry.name] = entry
         gone = [name for name in {**before, **self.wrong} if name not in self.entries]
         self.wrong = {name: self.wrong[name] for name in gone if name in schedule}
         return Changes(made, gone)

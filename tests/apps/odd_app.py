@@ -44,6 +44,31 @@ class Panic(BaseException):
     """As extensions in Rust raise it."""
 
 
+class Unsayable(Exception):
+    """Its text ends the process, or is never ready: that of an object which asks a database, say."""
+
+    def __init__(self, of=None):
+        super().__init__()
+        self.of = of
+
+    def __repr__(self):
+        if self.of is None:
+            raise Panic("no text")
+        time.sleep(self.of)
+        return "late"
+
+
+class Raises(BaseSchedule):
+    """Raises whenever it is asked whether it is due."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def is_due(self, last_run_at):
+        raise self.error
+
+
 class Mute(Remaining):
     """Can't be shown."""
 
@@ -112,6 +137,8 @@ ODD = {
     "exits": lambda: Remaining(SystemExit(3)),
     "asks": lambda: Remaining(StoreUnavailableError("another Redis is away")),
     "panics": lambda: Remaining(Panic("in C")),
+    "unsayable": lambda: Raises(Unsayable()),
+    "unsayable for long": lambda: Raises(Unsayable(3600)),
     "recursion": lambda: Remaining(RecursionError("deep")),
     "zero": lambda: Remaining(timedelta(0)),
     "backwards": lambda: Remaining(timedelta(days=-1)),

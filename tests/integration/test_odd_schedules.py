@@ -16,6 +16,8 @@ WRONG = {
     "exits": "SystemExit(3)",
     "asks": "another Redis is away",
     "panics": "Panic('in C')",
+    "unsayable": "<Unsayable>",
+    "unsayable for long": "<Unsayable>",
     "recursion": "deep",
     "zero": "doesn't advance",
     "backwards": "doesn't advance",
