@@ -4,17 +4,21 @@ If it raises or takes too long, that is the trouble of this entry alone. The tim
 handles between two steps of Python code, or while a call waits. So it holds in the main thread, where ``celery beat``
 runs. It doesn't hold in a beat within a worker's thread, or in C code that never returns. An application that uses
 SIGALRM itself keeps it, and has no limit. Publishing has none either: a connection mustn't be cut off in the middle.
+What handlers of the log and receivers of signals take is no entry's time, so it doesn't count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from celery.utils.dispatch import signal as dispatch
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, from_signal
 from celery_once_beat.wording import shown
@@ -27,6 +31,8 @@ _TICK = 0.2
 _MOST_TICKS = 5
 #: The files whose code begins and ends a block.
 _OURS = (__file__, contextlib.__file__)
+#: The files whose code calls what belongs to the application, and to no entry.
+_OF_ALL = (logging.__file__, dispatch.__file__)
 
 
 class TookTooLong(BaseException):  # no Exception, so that what a user's code catches doesn't swallow it
@@ -63,8 +69,12 @@ class _Clock:
 
     def _tick(self, _: int, frame: FrameType | None) -> None:
         """Raise in what the block calls, and nowhere else: raised while the block ends, it would let the clock run."""
-        self._ticks += 1
         called = frame is not None and frame is not self._owner and frame.f_code.co_filename not in _OURS
+        while frame is not None and frame is not self._owner:
+            if frame.f_code.co_filename in _OF_ALL:
+                return
+            frame = frame.f_back
+        self._ticks += 1
         if self.running and called and self._ticks >= _MOST_TICKS:
             raise TookTooLong(f"it took longer than {_TICK * _MOST_TICKS:g} s")
 

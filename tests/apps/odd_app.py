@@ -44,7 +44,7 @@ class Panic(BaseException):
     """As extensions in Rust raise it."""
 
 
-class Unsayable(Exception):
+class UnsayableError(Exception):
     """Its text ends the process, or is never ready: that of an object which asks a database, say."""
 
     def __init__(self, of=None):
@@ -137,8 +137,8 @@ ODD = {
     "exits": lambda: Remaining(SystemExit(3)),
     "asks": lambda: Remaining(StoreUnavailableError("another Redis is away")),
     "panics": lambda: Remaining(Panic("in C")),
-    "unsayable": lambda: Raises(Unsayable()),
-    "unsayable for long": lambda: Raises(Unsayable(3600)),
+    "unsayable": lambda: Raises(UnsayableError()),
+    "unsayable for long": lambda: Raises(UnsayableError(3600)),
     "recursion": lambda: Remaining(RecursionError("deep")),
     "zero": lambda: Remaining(timedelta(0)),
     "backwards": lambda: Remaining(timedelta(days=-1)),

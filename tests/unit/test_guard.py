@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import time
@@ -10,6 +11,8 @@ from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any
+
+from celery.utils.dispatch import Signal
 
 from celery_once_beat.beat import guard
 
@@ -65,7 +68,7 @@ def test_the_clock_stops_with_its_block() -> None:
     assert 5 < failures < point - 20, "it is raised in what the block calls"
 
 
-class Unsayable(Exception):
+class UnsayableError(Exception):
     """Whoever asks for its text waits for long, or gets what no Exception is."""
 
     def __init__(self, text: Callable[[], str]) -> None:
@@ -81,5 +84,27 @@ def test_what_is_raised_may_have_no_text() -> None:
     for text in (partial(sys.exit, 3), lambda: str(time.sleep(3600))):
         failed: list[str] = []
         with guard(failed.append):
-            raise Unsayable(text)
-        assert failed == ["<Unsayable>"]
+            raise UnsayableError(text)
+        assert failed == ["<UnsayableError>"]
+
+
+def too_long(*_: Any, **__: Any) -> None:
+    """Take longer than an entry may."""
+    for _tick in range(2 * guarded._MOST_TICKS):
+        guarded._clock._tick(signal.SIGALRM, sys._getframe())
+
+
+def test_handlers_and_receivers_take_no_entrys_time() -> None:
+    """A slow one of the log, or of a signal, belongs to no entry; what calls it does."""
+    failed: list[str] = []
+    handler, log, sent = logging.Handler(), logging.Logger("tests"), Signal()
+    handler.emit = too_long  # type: ignore[method-assign]
+    log.addHandler(handler)
+    sent.connect(too_long, weak=False)
+    with guard(failed.append):
+        log.error("")
+        sent.send(sender=None)
+    assert not failed
+    with guard(failed.append):
+        too_long()
+    assert failed == ["it took longer than 1 s"]
