@@ -97,9 +97,10 @@ def too_long(*_: Any, **__: Any) -> None:
 def test_handlers_and_receivers_take_no_entrys_time() -> None:
     """A slow one of the log, or of a signal, belongs to no entry; what calls it does."""
     failed: list[str] = []
-    handler, log, sent = logging.Handler(), logging.Logger("tests"), Signal()
+    handler, log, sent = logging.Handler(), logging.getLogger("tests"), Signal()
     handler.emit = too_long  # type: ignore[method-assign]
     log.addHandler(handler)
+    log.propagate = False
     sent.connect(too_long, weak=False)
     with guard(failed.append):
         log.error("")
