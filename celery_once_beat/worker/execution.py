@@ -109,13 +109,14 @@ class Execution(WindowExecution):
         self.leases.hold(self.lease)
         signals.window_started.send(sender=self.sender, window=self.window)
 
-    def run_hook(self, hook: Callable[[], Any]) -> None:
+    def run_hook(self, hook: Callable[[], Any]) -> Any:
         """Run ``before_start``: what it raises ends the window, as what the body raises does."""
         try:
-            hook()
+            result = hook()
         except BaseException as exc:
             self._decide(exc)
             raise
+        return self._await(result) if is_awaited_by_pool(result) else result
 
     # -- begin
 
@@ -309,13 +310,16 @@ class Execution(WindowExecution):
 
     async def _await_body(self, body: Coroutine[Any, Any, Any]) -> Any:
         """The same for a body that the pool awaits, in another thread."""
+        result = await self._await(body)
+        self._decide(None)
+        return result
+
+    async def _await(self, awaited: Coroutine[Any, Any, Any]) -> Any:
         try:
-            result = await body
+            return await awaited
         except BaseException as exc:
             self._decide(exc)
             raise
-        self._decide(None)
-        return result
 
     def _decide(self, error: BaseException | None) -> None:
         """The body has ended: decide by what it raised how the window ends. Called again, it continues where it was.
@@ -526,8 +530,13 @@ def is_awaited_by_pool(result: object) -> bool:
 
 
 def last_traced(task: OnceTask) -> Execution | None:
-    """Return the execution of ``task`` that this thread's tracer has begun, also once Celery has taken its request."""
-    return next((each for each in reversed(_tracing.executions or ()) if each.sender is task), None)
+    """Return the execution of ``task`` that this thread's tracer has begun, also once Celery has taken its request.
+
+    Where a pool's tracer hands hooks on, that tracer is another thread's.
+    """
+    carried = _traced.get()
+    executions = _tracing.executions or (carried.executions if carried else ())
+    return next((each for each in reversed(executions) if each.sender is task), None)
 
 
 def is_traced() -> bool:

@@ -280,13 +280,15 @@ class OnceTask(TaskOptions, _Task):
             )
         return None
 
-    def _begin_before(self, hook: Callable[[], Any]) -> None:
-        """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``."""
+    def _begin_before(self, hook: Callable[[], Any]) -> Any:
+        """Call ``before_start`` within the window's execution: Celery fails a task for it before any ``__call__``.
+
+        Returns what that returns: a pool may await it.
+        """
         request: Any = self.request_stack.top
         if request is None and is_handed_on(self.name):
             with as_traced(self):
-                self._begin_before(hook)
-            return
+                return self._begin_before(hook)
         notes = notes_of(request)
         execution = None
         # Not where this is the hook of a base, called by the task's own.
@@ -295,12 +297,11 @@ class OnceTask(TaskOptions, _Task):
             execution = self._execution_of(request)
         if execution is None:
             send_waiting()
-            hook()
-            return
+            return hook()
         notes.began = time.time()
         execution.start(request)
-        execution.run_hook(hook)
         notes.before = execution
+        return execution.run_hook(hook)
 
     def _effects_of(self, request: Any) -> Effects:
         """Return what the execution, or the call, of ``request`` records. Made before its window: most never look."""
@@ -513,11 +514,11 @@ def _begin_first(override: Any) -> Callable[..., Any]:
     return call
 
 
-def _begin_before(hook: Any) -> Callable[..., None]:
+def _begin_before(hook: Any) -> Callable[..., Any]:
     """Wrap a task's ``before_start`` in the window's execution. ``hook`` is what its class holds."""
 
-    def before_start(self: OnceTask, *args: Any) -> None:
-        self._begin_before(partial(_bound_to(self, hook), *args))
+    def before_start(self: OnceTask, *args: Any) -> Any:
+        return self._begin_before(partial(_bound_to(self, hook), *args))
 
     before_start._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return before_start

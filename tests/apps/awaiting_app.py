@@ -94,7 +94,21 @@ class Starting(OnceTask):
         ledger.write("before", start=format_instant(self.window.start))
 
 
-@app.task(bind=True, max_retries=1, base=Starting)
+class AwaitedHooks(Starting):
+    """Hooks that the pool awaits, too."""
+
+    abstract = True
+
+    async def before_start(self, *args):
+        await asyncio.sleep(0.01)
+        super().before_start(*args)
+
+    async def on_success(self, *args):
+        await asyncio.sleep(0.01)
+        ledger.write("after", start=format_instant(self.window.start))
+
+
+@app.task(bind=True, max_retries=1, base=AwaitedHooks)
 async def awaited(self):
     """By a pool that awaits it; once for each window, in its second attempt."""
     await note(self, f"awaited {self.request.retries}")

@@ -228,7 +228,7 @@ def test_a_pool_that_awaits(system: System) -> None:
 
 
 def test_windows_in_a_pool_that_awaits(system: System) -> None:
-    """The pool runs bodies in other threads than their messages: each window runs there, and retries, once."""
+    """The pool runs bodies and hooks in other threads than messages: each window runs there, and retries, once."""
     system.app = "apps.awaiting_app"
     system.run_by = ["/usr/bin/env", "CELERY_CUSTOM_WORKER_POOL=celery_aio_pool.pool:AsyncIOPool"]  # before Celery
     worker = system.worker(pool="custom")
@@ -244,4 +244,6 @@ def test_windows_in_a_pool_that_awaits(system: System) -> None:
     assert {how for how, _ in ran} == {"run", "awaited 0", "awaited 1"}
     before = Counter(event["start"] for event in system.ledger.read("before"))
     assert before == Counter(start for how, start in ran if how.startswith("awaited"))
+    after = Counter(event["start"] for event in system.ledger.read("after"))
+    assert after == Counter(start for how, start in ran if how == "awaited 1")
     assert all(event["held"] and event["same"] for event in system.ledger.read("ran"))
