@@ -55,7 +55,7 @@ _FIT = {
 }
 
 _INSTEAD = (
-    "Use 'once', 'once-django', or a base whose entries are all in its schedule (docs/adopting.md); "
+    "Use 'once', 'once-django', or a base whose entries are all in its schedule (docs/own-scheduler.md); "
     "if this one is such, set base_is_fit = True"
 )
 

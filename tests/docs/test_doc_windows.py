@@ -1,4 +1,4 @@
-"""docs/windows.md: the table of what runs late is what the package decides."""
+"""docs/windows.md and docs/overlap.md: what runs late, and what waits, is what the package decides."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from celery_once_beat.store import Begun, ClaimRequest, Closed, Ending, LoadRequ
 from celery_once_beat.windows import WindowKey
 
 TEXT = (ROOT / "docs/windows.md").read_text()
+OVERLAPS = (ROOT / "docs/overlap.md").read_text()
 DUE = [datetime(2026, 11, 21, 10, 10, tzinfo=timezone.utc) + n * timedelta(minutes=10) for n in range(6)]
 NOW = datetime(2026, 11, 21, 11, 5, tzinfo=timezone.utc)
 
@@ -88,7 +89,7 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
 
 def test_overlap(redis_url: str) -> None:
     """Each row of the example is what the store does; every policy has its row."""
-    table = TEXT.partition("<!-- overlap -->")[2].partition("\n\n")[0]
+    table = OVERLAPS.partition("<!-- overlap -->")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
     assert [row[0].strip('`"') for row in rows] == list(OVERLAP)
     store = Store(Settings(redis_url=redis_url))
