@@ -100,7 +100,7 @@ model: $(VENV)/.test  ## the protocol's model in every state, and HISTORIES=1000
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
 
-figures: $(VENV)/.test  ## the tests that docs/failures.md names; writes what they measure there and into docs/reports
+figures: $(VENV)/.test  ## the tests that docs/reports/evidence.md names; writes what they measure there and into docs/reports/failures.md
 	$(PY) $(PYTEST) -m "" --figures
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7 EVERY=0.9 BROKER=rabbitmq

@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")
     group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
-    group.addoption("--figures", action="store_true", help="measure what docs/failures.md names, and write it there")
+    group.addoption("--figures", action="store_true", help="measure what docs/reports/evidence.md names, and write it there")
     group.addoption("--short", action="store_true", help="what make test runs: see short.py")
     group.addoption("--rest", action="store_true", help="all but what the last make test here has passed: see short.py")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
@@ -95,14 +95,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.option.figures and not hasattr(session.config, "workerinput"):
         measured = figures.read(_FIGURES)
         _FIGURES.unlink()
-        page = ROOT / "docs" / "failures.md"
+        page = ROOT / "docs" / "reports" / "evidence.md"
         _FIGURES.with_suffix(".md").write_text(figures.report(measured, machine()))
         page.write_text(figures.fill(page.read_text(), measured))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.figures:
-        wanted = figures.named((ROOT / "docs" / "failures.md").read_text())
+        wanted = figures.named((ROOT / "docs" / "reports" / "evidence.md").read_text())
         items[:] = [item for item in items if getattr(item, "originalname", item.name) in wanted]
     items.sort(key=_turn)
     if config.option.short:

@@ -1,4 +1,4 @@
-"""Figures of docs/failures.md: what the tests of its last table measured while they ran, by ``make figures``.
+"""Figures of docs/reports/evidence.md: what the tests of its table measured while they ran, by ``make figures``.
 
 Each test that runs the system leaves a line; from all of them come a report, and the last column of the table.
 """

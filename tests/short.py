@@ -5,7 +5,7 @@ Its parts:
 - pure: the unit tests;
 - verbs: every verb of the store in every state;
 - simulated: 2,000 windows under faults, each answer held against the model;
-- real: for each row of the last table of docs/failures.md the first test that it names, with real beats, workers and
+- real: for each row of docs/reports/evidence.md the first test that it names, with real beats, workers and
   signals, ``long`` or not. So the shortest one stands first there.
 """
 
@@ -25,13 +25,13 @@ PARTS = ("pure", "verbs", "simulated", "real")
 #: Seconds from which a test is too long for it, on a machine with two cores.
 SLOW = 15.0
 _ROOT = Path(__file__).parent.parent
-_FAILURES = _ROOT / "docs" / "failures.md"
+_EVIDENCE = _ROOT / "docs" / "reports" / "evidence.md"
 _SIMULATED = ("test_two_thousand_windows_and_the_model", "test_what_was_found_once_stays_mended")
 
 
 def chosen(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return those that it runs; of a test of the table that has parameters, the first ones."""
-    real = figures.first_named(_FAILURES.read_text())
+    real = figures.first_named(_EVIDENCE.read_text())
     found, seen = [], set()
     for item in items:
         name = getattr(item, "originalname", item.name)
@@ -56,7 +56,7 @@ def may_run(path: Path) -> bool:
     """Whether it runs any test of this file; True for a folder."""
     if path.suffix != ".py" or part_of(path.relative_to(_ROOT).as_posix()) != "real":
         return True
-    tests = {*_SIMULATED, *figures.first_named(_FAILURES.read_text())}
+    tests = {*_SIMULATED, *figures.first_named(_EVIDENCE.read_text())}
     return not tests.isdisjoint(re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE))
 
 

@@ -25,7 +25,7 @@ from celery_once_beat.windows import Window, encode_headers
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-FAILURES = (ROOT / "docs" / "failures.md").read_text()
+EVIDENCE = (ROOT / "docs" / "reports" / "evidence.md").read_text()
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -33,7 +33,8 @@ PAGES = [
 ]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 START = (ROOT / "docs" / "index.md").read_text()
-APP, ELSEWHERE = PYTHON.findall(START)
+(APP,) = PYTHON.findall(START)
+ELSEWHERE = PYTHON.findall((ROOT / "docs" / "without-beat.md").read_text())[0]
 (ADOPTED,) = PYTHON.findall((ROOT / "docs" / "adopting.md").read_text())
 
 
@@ -105,21 +106,19 @@ def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.long
 def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path) -> None:
-    """The block of docs/index.md, on two machines at once: one of them cleans up, and each user gets one mail."""
-    users = "users = lambda: ['ann', 'bob']\n\n\n@app.task\ndef mail(user): print(f'mail to {user}')\n\n\n"
+    """The block of docs/without-beat.md, on two machines at once: one of them cleans up, and each user gets one mail."""
     # Not every hour: the second may come up after the first's.
     elsewhere = ELSEWHERE.replace("redis://localhost", redis_url).replace('every="1h"', 'every="1d"')
     assert 'every="1d"' in elsewhere
-    (folder / "proj.py").write_text(APP + users + elsewhere)
+    (folder / "proj.py").write_text(elsewhere)
     (folder / "machine.py").write_text(
         "import proj\nfrom celery_once_beat.testing import executing, window\n"
-        "proj.cleanup.__wrapped__.__code__ = (lambda: print('cleaned')).__code__\nproj.cleanup()\n"
-        "with executing(proj.reports_by_mail, window('reports', '2026-11-21T08:00Z')):\n    proj.reports_by_mail()\n"
+        "proj.cleanup()\nwith executing(proj.report, window('reports', '2026-11-21T08:00Z')):\n    proj.report()\n"
     )
     env = {"CELERY_BROKER_URL": redis_url, "PYTHONPATH": str(folder)}
     machines = [procs.start([sys.executable, "-m", "machine"], name=f"machine{n}", env=env) for n in (1, 2)]
     assert [machine.wait(60) for machine in machines] == [0, 0], [machine.log for machine in machines]
-    assert "".join(machine.log for machine in machines) == "cleaned\n"
+    assert "".join(machine.log for machine in machines) == "cleaned up\n"
     worker = start(procs, CELERY[1], folder, redis_url, "worker").wait_ready()
     for user in ("ann", "bob"):
         worker.wait_log(f"mail to {user}")
@@ -169,9 +168,9 @@ def test_readmes_change_makes_that_app() -> None:
 
 
 def test_the_promise_is_the_same_everywhere() -> None:
-    """README and docs/promise.md make the same one."""
+    """README and docs/failures.md make the same one."""
     (promise,) = re.findall(r"(?:^> .*\n)+", README, re.MULTILINE)
-    assert promise in (ROOT / "docs" / "promise.md").read_text()
+    assert promise in (ROOT / "docs" / "failures.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -216,20 +215,20 @@ def test_every_link_leads_to_something(page: Path) -> None:
 
 
 def test_every_failure_names_a_test() -> None:
-    """Each row of the table of docs/failures.md names tests, and each of them is there."""
+    """Each row of the table of docs/reports/evidence.md names tests, and each of them is there."""
     tests = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
     }
-    rows = re.findall(r"^\| .* \| (`.*`) \| .* \|$", FAILURES.partition("## Which test shows it")[2], re.MULTILINE)
+    rows = re.findall(r"^\| .* \| (`.*`) \| .* \|$", EVIDENCE.partition("## Which test shows it")[2], re.MULTILINE)
     assert len(rows) >= 15
     for row in rows:
         assert {f"test_{name}" for name in re.findall(r"`(\w+)`", row)} <= tests, row
 
 
 def test_figures_are_those_of_the_report() -> None:
-    """What docs/failures.md says was measured stands in the report of ``make figures``."""
+    """What docs/reports/evidence.md says was measured stands in the report of ``make figures``."""
     figures = report_of((ROOT / "docs" / "reports" / "failures.md").read_text())
-    assert fill(FAILURES, figures) == FAILURES
+    assert fill(EVIDENCE, figures) == EVIDENCE
 
 
 def test_readme_is_short_and_in_order() -> None:

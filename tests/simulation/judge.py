@@ -1,6 +1,6 @@
 """Says of a history whether it keeps the promise: python -m simulation.judge FILE, or - for stdin.
 
-It is written from README's promise and docs/promise.md, docs/failures.md and docs/windows.md alone, and imports nothing
+It is written from README's promise and docs/failures.md, docs/windows.md and docs/overlap.md alone, and imports nothing
 of the package: a judge that shared code with what it judges would share its errors. It reads a history line by line,
 and keeps some hundred bytes of each window.
 
