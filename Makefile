@@ -116,8 +116,8 @@ mutants: $(VENV)/.mutants  ## whether a test fails of each small change of the p
 celery-suite: $(VENV)/.test  ## Celery's own integration suite, with plain tasks and with OnceTask
 	cd tests && $(abspath $(VENV))/bin/python celery_suite.py
 
-effects: $(VENV)/.test  ## bodies that write on PostgreSQL, killed and frozen FAULTS=1000 times; writes docs/effects.md's tables
-	$(PY) -m pytest -s -m long tests/effects/test_proof.py --faults $(FAULTS) --report docs
+effects: $(VENV)/.test  ## bodies that write on PostgreSQL, killed and frozen FAULTS=1000 times; writes docs/reports/effects.md
+	$(PY) -m pytest -s -m long tests/effects/test_proof.py --faults $(FAULTS) --report docs/reports
 
 failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, KILLS=50 of each kind; writes a report
 	cd tests && $(abspath $(VENV))/bin/python -m failover --kills $(KILLS) $(if $(SEED),--seed $(SEED))
