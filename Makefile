@@ -125,7 +125,7 @@ failover: $(VENV)/.test  ## masters of Sentinel and Cluster killed under load, K
 leaks: $(VENV)/.test  ## many windows through one beat and one worker, WINDOWS=100000; writes a report
 	$(PY) -m pytest -s -m long tests/leaks --windows $(or $(WINDOWS),100000) --report docs/reports
 
-bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=5 ONLY=workers; writes a report, plots and docs/scaling.md's tables
+bench: $(VENV)/.bench  ## this and its peers side by side, ROUNDS=5 ONLY=workers; writes a report, plots and docs/scaling.md's table
 	cd tests && $(abspath $(VENV))/bin/python -m benchmarks --rounds $(ROUNDS) $(if $(ONLY),--only '$(ONLY)')
 
 docs: $(VENV)/.docs  ## the docs as a site, in build/site; a warning is an error

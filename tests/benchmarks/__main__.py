@@ -1,7 +1,7 @@
 """``make bench``: everything that is compared, in turns, on one machine; medians, ratios, tables and plots.
 
 ``python -m benchmarks --rounds 5``, with ``tests`` on the path. Writes docs/reports/benchmarks.md with its plots, and
-docs/scaling.md's tables. Give the machine nothing else to do meanwhile. ``--only workers`` measures one part, and
+docs/scaling.md's table. Give the machine nothing else to do meanwhile. ``--only workers`` measures one part, and
 ``--only 'burst once'`` what has this in its name; then the table is printed, and nothing is written.
 """
 
