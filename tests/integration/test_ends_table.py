@@ -114,9 +114,9 @@ def by_version(cell: str) -> str | None:
 
 
 def rows() -> Iterator[Row]:
-    for title, outcome, early, late, result in ENDS:
-        for column, again in enumerate((early, late)):
-            if again:
+    for title, outcome, both, result in ENDS:
+        for column, again in enumerate((both.split(" / ") * 2)[:2]):  # of early acks, and of late ones
+            if again != "–":
                 end = f"{PLAYED.get(title)}/{('early', 'late')[column]}"
                 said = by_version(result)
                 if said and "/" in said:
