@@ -37,8 +37,7 @@ BLOCKS = {
     ("docs/django.md", "own admin"): "tests/contrib/test_dj_admin.py",
     ("docs/effects.md", "django app"): "tests/contrib/test_dj_effects.py",
     ("docs/effects.md", "django task"): "tests/contrib/test_dj_effects.py",
-    ("docs/kubernetes.md", "celery.yaml"): "tests/docs/test_doc_deployment.py",
-    ("docs/kubernetes.md", "metrics.yaml"): "tests/docs/test_doc_deployment.py",
+    ("docs/kubernetes.md", "beat container"): "tests/docs/test_doc_deployment.py",
     ("docs/redis.md", "acl"): "tests/integration/test_connections.py",
     ("docs/redis.md", "proj.py"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "replica.conf"): "tests/docs/test_doc_redis.py",
@@ -52,7 +51,7 @@ BLOCKS = {
 }
 #: What no test can run, by its first line.
 NOT_RUN = {
-    ("docs/kubernetes.md", "$ kubectl apply -f celery.yaml"),
+    ("docs/kubernetes.md", "$ kubectl apply -f kubernetes.yaml"),
     (
         "docs/systemd.md",
         "$ systemctl enable --now celery-beat celery-beat-watch.timer celery-worker@{one,two}",

@@ -1,4 +1,4 @@
-"""docs/kubernetes.md and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
+"""docs/kubernetes.md, its manifests and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 from urllib.request import urlopen
 
 import kubernetes_validate
 import pytest
 import yaml
-from doc_pages import Block, blocks_of, the_block
+from doc_pages import DOCS, Block, blocks_of, the_block
 from needs import need
 from processes import Proc, Processes, wait_until
 from read_only import read_only
@@ -119,13 +120,19 @@ def wait_for_windows(worker: Proc) -> None:
 @pytest.fixture(scope="module")
 def objects() -> dict[tuple[str, str], dict[str, Any]]:
     """The manifests by kind and name."""
-    found = list(yaml.safe_load_all(the_block(KUBERNETES, "celery.yaml").text))
+    found = list(yaml.safe_load_all((DOCS / "kubernetes.yaml").read_text()))
     return {(found["kind"], found["metadata"]["name"]): found for found in found}
 
 
 def container(objects: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any]:
     (found,) = objects["Deployment", name]["spec"]["template"]["spec"]["containers"]
     return found
+
+
+def test_the_container_on_the_page_is_the_one_of_the_manifest() -> None:
+    """What the page shows of it stands in the manifest, line by line."""
+    (shown,) = [block.text for block in blocks_of(KUBERNETES) if block.comment == "beat container"]
+    assert indent(shown, " " * 8) in (DOCS / "kubernetes.yaml").read_text()
 
 
 def env_of(objects: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, str]:
@@ -318,7 +325,7 @@ def test_a_root_that_is_read_only(tmp_path: Path) -> None:
 
 def test_the_pod_that_prometheus_scrapes(machine: Machine) -> None:
     """Its manifests are valid, name one port, and its command answers on it without a token."""
-    found = {one["kind"]: one for one in yaml.safe_load_all(the_block(KUBERNETES, "metrics.yaml").text)}
+    found = {one["kind"]: one for one in yaml.safe_load_all((DOCS / "kubernetes-metrics.yaml").read_text())}
     for one in found.values():
         kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
     spec, policy = found["Deployment"]["spec"], found["NetworkPolicy"]["spec"]

@@ -35,8 +35,8 @@ def past(outcome: str = "done", took: float | None = 1.0) -> Past:
 
 
 def test_every_reason_is_documented() -> None:
-    """docs/cli.md has each reason with its meaning, in their order, and no other."""
-    page = (DOCS / "cli.md").read_text()
+    """docs/troubleshooting.md has each reason with its meaning, in their order, and no other."""
+    page = (DOCS / "troubleshooting.md").read_text()
     table = page[page.index("<!-- judgements -->") : page.index("<!-- /judgements -->")]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ?([^|]*) ?\|$", table, re.MULTILINE)[2:]
     assert [row[:2] for row in rows] == [(each.name, each.meaning) for each in JUDGEMENTS]
