@@ -267,8 +267,8 @@ class Options:
 
     # -- Where windows are coordinated
 
-    #: `redis://`, `rediss://`, `redis+socket://`, `sentinel://…;sentinel://…`, `redis+cluster://…;redis+cluster://…`:
-    #: [ways to connect](redis.md)
+    #: `redis://`, `rediss://`, `redis+socket://`, `sentinel://…;sentinel://…`, `redis+cluster://…`: [ways to
+    #: connect](redis.md#ways-to-connect)
     redis_url: str = row(
         "",
         _URL,
@@ -276,116 +276,101 @@ class Options:
         shown="the broker if it is Redis, else the result backend if it is, each with its transport options and "
         "TLS settings",
     )
-    #: passed to the Redis client: `master_name`, `sentinel_kwargs`, TLS, timeouts
+    #: for the Redis client: `master_name`, `sentinel_kwargs`, TLS, timeouts
     redis_options: Mapping[str, Any] = row({}, _MAPPING, secret=True)
-    #: begins each key. By default it follows [the app's own prefix or virtual host](#the-default-prefix). Apps that
-    #: share a Redis need different prefixes, or different entry names
+    #: begins each key; by default it follows [the app's own](#the-default-prefix). Apps that share a Redis need different
+    #: prefixes or entry names
     key_prefix: str = row(DEFAULT_PREFIX, check_prefix)
-    #: how many replicas must have a load, a claim, a begin, a renewal or a finish before anybody acts on it; [what that
-    #: promises](redis.md#replicas-and-failover)
+    #: how many replicas must have a write before anybody acts on it: [failover](redis.md#replicas-and-failover)
     wait_replicas: int = row(0, check_count(0))
 
     # -- Executions
 
-    #: how long an execution owns its window; renewed at each third of it while the body runs. Make it longer than a
-    #: process of yours may stand still: [choosing it](lease.md)
+    #: how long an execution owns its window; renewed while the body runs: [choosing it](lease.md)
     lease: float = row(30.0, check_lease, policy="worker", task=True)
-    #: executions that may begin and die before the window is abandoned
+    #: executions that may die before the window is abandoned
     max_attempts: int = row(3, check_count(1), policy="beat", task=True, load="number")
     #: False: a window whose execution died is dropped
     recover: bool = row(True, check_choice(True, False), policy="beat", task=True, load="number")
-    #: a window that failed runs again after this time, up to `max_attempts` executions; 0 means never
+    #: a window that failed runs again after this time, up to `max_attempts` executions; 0: never
     retry_failed_after: float | None = row(
         None, check_seconds(0, optional=True), policy="worker", task=True, load="span"
     )
     #: `"skip"`, `"buffer_one"`, `"buffer_all"`: [see below](#overlap)
     overlap: str = row("allow", check_choice(*OVERLAP), policy="worker", task=True, load="")
-    #: the limits that there are, and how many windows may run at once under each, like `{"reports": 3}`: [see
-    #: below](#limits)
+    #: how many windows may run at once under each limit, like `{"reports": 3}`: [see below](#limits)
     limits: Mapping[str, int] = row({}, _check_limits)
-    #: a window that isn't done so many seconds (at least 1) after its start is [said to be late](alerts.md#a-deadline),
-    #: once; None: never
+    #: [an alert](alerts.md#a-deadline) is sent if a window isn't done this long (at least 1) after its start
     deadline: float | None = row(None, check_seconds(1, optional=True), policy="beat", task=True, load="span")
-    #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures); None: never
+    #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures)
     pause_after_failures: int | None = row(None, check_count(1, optional=True), policy="beat", task=True, load="number")
-    #: the name of a task that is [sent once for each window](alerts.md#a-task-for-failures) that ends in anything but
-    #: done; None: none
+    #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that ends in
+    #: anything but done
     on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="")
 
     # -- When a window is overdue
 
-    #: at most 20: for so long a claimed window is its beat's to publish, unless the beat renews the claim, as it does
-    #: while it publishes. Then another beat publishes it: a beat that dies makes it late by this, `recovery_interval`
-    #: and half a second
+    #: at most 20: how long a claimed window is its beat's to publish; renewed while it publishes. A window of a beat
+    #: that dies is late by this, `recovery_interval` and half a second
     claim_lease: float = row(1.5, check_seconds(0.1, 20.0))
-    #: at most 20: for half of it a beat publishes what it has claimed, then it gives the rest back. What a broker
-    #: refuses is tried again at doubling steps up to this. What a dead beat was [about to
-    #: tell](alerts.md#once-and-when-twice) another one tells after it
+    #: at most 20: a beat publishes for half of it, then gives the rest back. What a broker refuses is tried again at
+    #: doubling steps up to this. After it, another beat sends [a dead beat's alerts](alerts.md#once-and-when-twice)
     publish_timeout: float = row(10.0, check_seconds(0.1, 20.0))
-    #: a published window that no worker has begun by then is published again, then at doubling steps (while its message
-    #: waits in a worker for its turn: once that worker is dead for a lease); one window of an entry at a time, and
-    #: twice as many with each that begins
+    #: a published window that no worker has begun is published again after this time, then at doubling steps. Of an
+    #: entry first one window, then twice as many with each that begins
     start_timeout: float = row(600.0, check_seconds(0.1), policy="beat")
-    #: at most 5: how often each beat looks for what is overdue, and says that it lives
+    #: at most 5: how often each beat looks for overdue windows, orders and changes, and says that it lives
     recovery_interval: float = row(2.0, check_seconds(0.1, 5.0))
 
     # -- What runs late
 
     #: a window up to this late is on time
     tolerance: float = row(60.0, check_seconds(0), policy="beat", entry=False)
-    #: what runs if a window is later than that, because no beat ran: `"latest"` only the newest that is due, `"all"`
-    #: all in order, `"none"` only those on time; the others are recorded as missed
+    #: if a window is later, because no beat ran: `"latest"` runs only the newest that is due, `"all"` all in order,
+    #: `"none"` only those on time. The others are missed
     catch_up: str = row("latest", check_choice(*CATCH_UP), policy="beat")
     #: how many late windows `"all"` runs
     max_catch_up: int = row(1000, check_count(0), policy="beat")
     #: a window older than this is missed, even if it waited in a queue
     grace: float | None = row(None, check_seconds(0, optional=True), policy="beat", load="span")
-    #: Celery's own: of a crontab (Celery's, or `cron`), a beat passes over windows that are older than this, which are
-    #: missed. It ends nothing that waits in a queue
+    #: Celery's own: beats pass over older windows of a crontab, which are missed. Windows in a queue run
     cron_starting_deadline: float | None = row(
         None, check_seconds(0, optional=True), policy="beat", entry=False, setting="beat_cron_starting_deadline"
     )
 
     # -- What Redis keeps
 
-    #: how long the keys of a claim and of a finish outlive the moment that they guard
+    #: how long the keys of a claim and of an end outlive the moment that they guard
     marker_ttl: float = row(600.0, check_seconds(1))
-    #: how long a finish is remembered if only its key decides: for an untracked entry, a key of `once()` or
-    #: `apply_once`, or after a loss of data
+    #: how long an end is remembered for an untracked entry, a key of `once()` or `apply_once`, or after a loss of data
     retention: float = row(86_400.0, check_seconds(1))
-    #: how many windows an entry's history has; 0 for none
+    #: windows in an entry's history; 0: none
     history_size: int = row(50, check_count(0))
-    #: patterns of the tasks that [schedules set at run time](schedules.md) may send, and their `on_failure`, like
-    #: `["proj.*"]` (`fnmatch`). Each beat checks it, too: a schedule that it doesn't allow is left out. None: every
-    #: task
+    #: patterns (`fnmatch`) of tasks that [run-time schedules](schedules.md) and their `on_failure` may send, like
+    #: `["proj.*"]`. Beats leave out other schedules. None: every task
     runtime_tasks: tuple[str, ...] | None = row(None, _PATTERNS)
-    #: what is kept of an entry's last ten failures, for `history`, `status`, the board and `window_failed`: `"message"`
-    #: is the exception's type and the first line of its text, at most 200 characters, with `***` for the passwords of
-    #: URLs and connection strings; `"type"` the type alone; `"none"` nothing. A text may hold another secret
+    #: of an entry's last ten failures: `"message"` keeps type and first line (200 characters, passwords of URLs masked;
+    #: other secrets may be in it), `"type"` the type, `"none"` nothing
     failure_text: str = row("message", check_choice("message", "type", "none"))
 
     # -- On the board
 
-    #: links in a window's [story](board.md#a-windows-story): name → URL, like `{"Flower":
-    #: "https://flower.example/task/{task_id}", "Logs": "https://logs.example/?q={task_id}&from={start}"}`
+    #: links in a window's [story](board.md#a-windows-story), like `{"Flower": "https://flower.example/task/{task_id}"}`
     board_links: Mapping[str, str] = row({}, _check_links)
-    #: where people find [the window board](board.md): [Django's admin](django.md#windows-in-the-admin) leads there
+    #: where [the board](board.md) is: [Django's admin](django.md#windows-in-the-admin) links to it
     board_url: str | None = row(None, _BOARD)
 
     # -- Probes
 
-    #: the absolute path of a file that a beat touches while Redis hears of it: [probes read
-    #: it](cli.md#probes-that-cost-next-to-nothing). Each beat needs a file of its own, so the environment may say it
-    #: instead: `ONCE_BEAT_HEARTBEAT_FILE`. Workers write none
+    #: absolute path of a file that a beat touches for [probes](cli.md#probes-that-cost-next-to-nothing). Each beat
+    #: needs its own, so `ONCE_BEAT_HEARTBEAT_FILE` in the environment sets it too
     heartbeat_file: str | None = row(None, check_path)
 
     # -- Effects
 
-    #: the schema of the table in which [`self.window.record(session)`](effects.md) writes, for SQLAlchemy; None: the
-    #: connection's own
+    #: the schema of the table of [`self.window.record(session)`](effects.md) in SQLAlchemy; None: the connection's own
     effects_schema: str | None = row(None, _SCHEMA)
-    #: SQLAlchemy's URL of the database in which [`celery once prune`](effects.md#delete-old-rows) deletes old rows of
-    #: that table
+    #: SQLAlchemy's URL of the database in which [`celery once prune`](effects.md#delete-old-rows) deletes old rows
     effects_url: str | None = row(None, _DATABASE, secret=True)
 
 
@@ -395,20 +380,19 @@ class EntryOptions:
 
     # -- Executions
 
-    #: the one of `once_beat_limits` that its windows share with those of other tasks and entries; None: none
+    #: the one of `once_beat_limits` under which its windows run
     limit: str | None = row(None, check_limit_name, task=True, entry=True)
 
     # -- What runs late
 
-    #: an instant on an interval's grid: an aware datetime, or its ISO 8601 text
+    #: an instant on an interval's grid: an aware datetime, or ISO 8601
     anchor: datetime | None = row(None, entry=True, shown="the epoch, or Monday 1970-01-05")
-    #: the [time zone](windows.md#time-zones) of a schedule that names none itself, a name like `"Europe/Berlin"`:
-    #: Celery's `crontab`, an interval of whole days
+    #: the [time zone](windows.md#time-zones) of a schedule that names none, like `"Europe/Berlin"`
     tz: tzinfo | None = row(None, entry=True, shown="the app's")
     #: a fixed delay of 0 to this many seconds, derived from the entry's name, so that a thousand hourly entries don't
-    #: all start at :00; `celery once next` shows the starts
+    #: all start at :00
     spread: float = row(0.0, check_seconds(0), entry=True)
-    #: False: its task is no `OnceTask`, on purpose; True: it is one, though this beat doesn't know the task
+    #: False: its task is no `OnceTask`, on purpose. True: it is one, though beat doesn't know the task
     tracked: bool | None = row(None, check_choice(True, False), entry=True, shown="as the task says")
 
 

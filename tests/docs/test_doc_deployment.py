@@ -1,4 +1,4 @@
-"""docs/kubernetes.md, its manifests and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
+"""docs/kubernetes.md and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
 
 from __future__ import annotations
 
