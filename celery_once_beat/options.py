@@ -278,8 +278,8 @@ class Options:
     )
     #: for the Redis client: `master_name`, `sentinel_kwargs`, TLS, timeouts
     redis_options: Mapping[str, Any] = row({}, _MAPPING, secret=True)
-    #: begins each key; by default it follows [the app's own](#the-default-prefix). Apps that share a Redis need different
-    #: prefixes or entry names
+    #: begins each key; by default it follows [the app's own](#the-default-prefix). Apps that share a Redis need
+    #: different prefixes or entry names
     key_prefix: str = row(DEFAULT_PREFIX, check_prefix)
     #: how many replicas must have a write before anybody acts on it: [failover](redis.md#replicas-and-failover)
     wait_replicas: int = row(0, check_count(0))
