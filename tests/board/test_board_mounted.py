@@ -64,6 +64,33 @@ app.conf.beat_schedule = {"hourly": {"task": "apps.once_app.work", "schedule": 3
 def work():
     pass
 """
+AUTHENTICATION = """
+import base64
+import hmac
+import json
+import os
+
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
+from starlette.responses import PlainTextResponse
+
+PASSWORDS = json.loads(os.environ["PASSWORDS"])  # {"anna": "…"}
+
+
+class Passwords(AuthenticationBackend):
+    async def authenticate(self, connection):
+        given = connection.headers.get("authorization", "").partition(" ")[2]
+        try:
+            name, _, password = base64.b64decode(given).decode().partition(":")
+        except ValueError:
+            name = password = ""
+        if not hmac.compare_digest(PASSWORDS.get(name, "").encode(), password.encode()) or not password:
+            raise AuthenticationError("name or password")
+        return AuthCredentials(["authenticated"]), SimpleUser(name)
+
+
+def ask_for_password(connection, exc):
+    return PlainTextResponse(f"Wrong: {exc}", 401, {"www-authenticate": "Basic"})
+"""
 SETTINGS = """
 SECRET_KEY = "tests"
 ALLOWED_HOSTS = ["*"]
@@ -136,7 +163,7 @@ def mounted(request: pytest.FixtureRequest, procs: Processes, system: System, tm
 
     if name in ("mounted starlette", "mounted fastapi"):
         (folder / "proj.py").write_text(PROJ)
-        (folder / "users.py").write_text(example("mounted users"))
+        (folder / "users.py").write_text(AUTHENTICATION)
         (folder / "web.py").write_text(example(name))
         proc = start([*uvicorn, "web:web"], "Uvicorn running on")
         headers = {

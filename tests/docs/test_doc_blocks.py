@@ -22,7 +22,6 @@ PAGES = {
 #: but the first are.
 BLOCKS = {
     ("docs/board.md", "served"): "tests/board/test_board_docs.py",
-    ("docs/board.md", "mounted users"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted starlette"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted fastapi"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted django urls"): "tests/board/test_board_mounted.py",
