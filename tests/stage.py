@@ -16,6 +16,7 @@ from celery.schedules import schedule
 from celery_once_beat.errors import (
     OnceError,
 )
+from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
@@ -87,7 +88,7 @@ class Stage:
         return self.store.unload_many(beat, [(ENTRY, mark)])[0]
 
     def take_alerts(self, most: int = 100) -> Any:
-        return self.store.take_alerts([self.store.shard_of(ENTRY)], most)
+        return take_alerts(self.store, [self.store.shard_of(ENTRY)], most)
 
     def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
         return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)

@@ -7,7 +7,6 @@ from .defined import Defined, make_defined
 from .entries import Entries
 from .entry import BeatEntry
 from .guard import guard
-from .reasons import why_late
 from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock

@@ -46,6 +46,7 @@ from celery_once_beat.wording import MOST_FAILURE, printable, shown
 from .entry import BeatEntry
 from .guard import guard
 from .making import Making
+from .part import BeatPart
 from .sources import Changes, ScheduleSource, Source
 
 logger = guarded(get_logger(__name__))
@@ -86,6 +87,8 @@ class Entries(Making):
         self.untracked = 0
         #: When what is left out is tried again, by ``clock.steady``.
         self._retry_at = steady() + RETRY_AFTER
+        #: Of features.
+        self.parts: Sequence[BeatPart] = ()
         self._logged = Logged(math.inf)
 
     def __len__(self) -> int:
@@ -175,7 +178,8 @@ class Entries(Making):
         for entry in changes.made:
             self._settle(entry.name)
         self._warn_of_untracked(changes.made)
-        self._warn_of_unknown_on_failure(changes.made)
+        for part in self.parts:
+            part.on_made(changes.made)
         return left
 
     def _settle(self, name: str) -> BeatEntry | None:
@@ -216,19 +220,6 @@ class Entries(Making):
                 ", ".join(map(repr, sorted(new))),
                 extra=about("entries_untracked", entries=sorted(new)),
             )
-
-    def _warn_of_unknown_on_failure(self, entries: Iterable[BeatEntry]) -> None:
-        """Warn of tasks of ``on_failure`` that this app doesn't know: a worker has to."""
-        for entry in entries:
-            task = entry.policy.on_failure
-            if task is not None and task not in self._tasks and self._logged.is_new(("on_failure", task)):
-                logger.warning(
-                    "once: entry %r, on_failure: this app doesn't know the task %r; it is sent all the same, by the "
-                    "app's routes, so a worker has to know it",
-                    entry.name,
-                    task,
-                    extra=about("on_failure_unknown", entry=entry.name, task=task),
-                )
 
     # -- which are due ----------------------------------------------------------------------------------------
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from celery_once_beat.store import BeatReport, Overdue
+
+from .entry import BeatEntry
 
 if TYPE_CHECKING:
     from .scheduler import OnceSchedulerMixin
 
 
 class BeatPart:
-    """Its hooks do nothing. All run in beat's thread; none raises."""
+    """Its hooks do nothing. All run in beat's thread, so none may wait for long."""
 
     def __init__(self, beat: OnceSchedulerMixin) -> None:
         self._beat = beat
+
+    def on_made(self, entries: Iterable[BeatEntry]) -> None:
+        """See features."""
 
     def before_sweep(self, report: BeatReport) -> None:
         """See features."""
 
     def after_sweep(self, found: Overdue) -> None:
+        """See features."""
+
+    def work(self) -> None:
         """See features."""
 
     def on_close(self) -> None:

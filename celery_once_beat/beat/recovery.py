@@ -35,7 +35,6 @@ from celery_once_beat.windows import Window, WindowKey
 from .defined import Defined
 from .entries import Entries
 from .entry import BeatEntry
-from .part import BeatPart
 from .publishing import Job
 from .server_clock import ServerClock
 
@@ -69,8 +68,6 @@ class Recovery:
         self.defined: Defined | None = None
         #: The ``sender`` of signals.
         self._sender = sender
-        #: Of features.
-        self.parts: Sequence[BeatPart] = ()
         self._next = 0.0
         #: Whether windows waited at the last sweep, and until when others may have to that were claimed since.
         self._some_wait = False
@@ -116,7 +113,7 @@ class Recovery:
         # Start after the windows that this beat couldn't move, so that they don't hide others.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
-        for part in self.parts:
+        for part in self._entries.parts:
             part.before_sweep(report)
         sent = steady()
         asked = self._changed_since = self.defined.asks() if self.defined is not None else []
@@ -131,12 +128,12 @@ class Recovery:
             self.alive, self.certain = found.heartbeat.beats, found.heartbeat.certain
         elif not self.alive:
             raise found.heartbeat  # it never knew the server's time
-        for part in self.parts:
+        for part in self._entries.parts:
             part.after_sweep(found)
         self._warn_of_other_apps()
         self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
         waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
-        self._some_wait = found.lines or waiting
+        self._some_wait = "admission" in found.work or waiting
         return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
 
     def expect_waiting(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -31,7 +31,6 @@ from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import failure_words, shown
 
 from . import broker
-from .alerts import Alerts
 from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
@@ -122,13 +121,12 @@ class OnceSchedulerMixin(Publishing):
         eager = bool(self.app.conf.task_always_eager)
         queue_of = partial(broker.queue_of, self.app)
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager, queue_of=queue_of)
+        self.entries.parts = [module.Part(self) for module in parts("beat")]
         app = describe_app(self.app)
-        self._recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
-        self._recovery.parts = [module.Part(self) for module in parts("beat")]
-        self._recovery.defined = Defined(self.store, self.entries, self.app)
+        self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
+        self.recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
         self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
-        self._alerts = Alerts(self.store, self.beat_id, self.clock, self.entries, self, self.send_beside)
 
     @classmethod
     def _unfit(cls) -> str:
@@ -243,8 +241,8 @@ class OnceSchedulerMixin(Publishing):
         self._changed = True  # its entries may not all be in force
         self.entries.restart()
         with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
-            self._recovery.sweep(self._report())
-        self._recovery.hurry()
+            self.recovery.sweep(self._report())
+        self.recovery.hurry()
         return self._again_in()
 
     def _again_in(self) -> float:
@@ -261,7 +259,7 @@ class OnceSchedulerMixin(Publishing):
             with uncollected():
                 self._claiming.unload_entries(self.entries.refresh(schedule, self._known_at))
             if not self.entries.all_loaded:
-                self._recovery.hurry()
+                self.recovery.hurry()
             self.on_entries_changed()
         else:
             self.entries.retry_wrong(schedule)
@@ -269,12 +267,12 @@ class OnceSchedulerMixin(Publishing):
 
     def _tick(self) -> float:
         away = None
-        looks = not self._recovery.due_in()
+        looks = not self.recovery.due_in()
         if looks:
             away = self._sweep()
             self._refresh()
-        elif not self._recovery.look_in():
-            self._recover(self._recovery.look())
+        elif not self.recovery.look_in():
+            self._recover(self.recovery.look())
         delay = self._claim_due()
         if away is not None:
             raise away
@@ -284,7 +282,7 @@ class OnceSchedulerMixin(Publishing):
                 self._store_back()
                 self._ticks_work()
         if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
-            self._recovery.hurry()
+            self.recovery.hurry()
             return 0.0
         return delay
 
@@ -296,32 +294,28 @@ class OnceSchedulerMixin(Publishing):
                 extra=about("ticks_work", owner=self.beat_id),
             )
             self._failing = ""
-            self._recovery.hurry()  # to say so
+            self.recovery.hurry()  # to say so
 
     def _sweep(self) -> StoreUnavailableError | None:
         """Say that this beat lives and which definitions it has; see to what is overdue.
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
         """
-        overdue = self._recovery.sweep(self._report())
+        overdue = self.recovery.sweep(self._report())
         # A beat that wins nothing has no other write that says whether replicas are back.
-        self._uncertain &= not self._recovery.certain
-        if self._recovery.forgotten:
+        self._uncertain &= not self.recovery.certain
+        if self.recovery.forgotten:
             self.entries.restart()
         self._setup_check.check()
         self.entries.wake(steady())
-        self._claiming.wake(self._recovery.alive)  # on_sweep may have them rest
-        away = self._recovery.found.away
-        load = partial(self._claiming.load, self._recovery.alive)
-        for step in (
-            self._recovery.see_changes,
-            self.on_sweep,
-            load,
-            self._close_by_result,
-            partial(self._recover, overdue),
-            self._send_alerts,
-            partial(self._setup_check.check_names, self._recovery.alive),
-        ):
+        self._claiming.wake(self.recovery.alive)  # on_sweep may have them rest
+        away = self.recovery.found.away
+        load = partial(self._claiming.load, self.recovery.alive)
+        work = [part.work for part in self.entries.parts]
+        check = partial(self._setup_check.check_names, self.recovery.alive)
+        steps: list[Callable[[], object]] = [self.recovery.see_changes, self.on_sweep, load, self._close_by_result]
+        steps += [partial(self._recover, overdue), *work, check]
+        for step in steps:
             try:
                 step()
             except StoreUnavailableError as exc:
@@ -371,14 +365,14 @@ class OnceSchedulerMixin(Publishing):
         """Claim and publish a chunk of what is due; returns the seconds until the next tick."""
         if self._is_due():
             if not self.broker_ready():
-                return min(self._recovery.due_in(), 1.0) or 0.1
+                return min(self.recovery.due_in(), 1.0) or 0.1
             self._claim_slices()
         next_due, now = self.entries.next_due(), self.clock.now()
         assert self.max_interval is not None  # the base has a default
         wait = float(self.max_interval)
         if next_due is not None:
             wait = min(wait, (next_due - now).total_seconds())
-        return max(min(wait, self._recovery.due_in(), self._recovery.look_in()), 0.0)
+        return max(min(wait, self.recovery.due_in(), self.recovery.look_in()), 0.0)
 
     def _is_due(self) -> bool:
         next_due = self.entries.next_due()
@@ -413,7 +407,7 @@ class OnceSchedulerMixin(Publishing):
             signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
         self._publish(claims.won, claims.sent)
         if any(job.entry.may_wait for job in claims.won):
-            self._recovery.expect_waiting()
+            self.recovery.expect_waiting()
         if claims.away is not None:
             raise claims.away
 
@@ -424,29 +418,23 @@ class OnceSchedulerMixin(Publishing):
         """
         if not overdue or not self.broker_ready():
             return
-        overdue = list(self._recovery.not_refused(overdue))
+        overdue = list(self.recovery.not_refused(overdue))
         began, away = time.monotonic(), None
         for position in range(0, len(overdue), SLICE):
             if time.monotonic() - began > self.store.settings.recovery_interval:
                 break
             with held_back():
                 sent = steady()
-                jobs, silent = self._recovery.take(overdue[position : position + SLICE])
+                jobs, silent = self.recovery.take(overdue[position : position + SLICE])
                 self._publish(jobs, sent)
             away = silent or away
         if away is not None:
             raise away
 
-    def _send_alerts(self) -> None:
-        """Send the alerts that the last sweep found. Raises StoreUnavailableError."""
-        if self._recovery.found.alerts:
-            with held_back():
-                self._alerts.send_due(self._recovery.found.alerts, self._recovery.find)
-
     # -- Redis is away ----------------------------------------------------------------------------------------
 
     def _store_away(self, error: OnceError) -> float:
-        self._recovery.hurry()
+        self.recovery.hurry()
         self._uncertain = isinstance(error, UncertainWriteError)
         if self._store_down_since is None:
             self._store_down_since = time.monotonic()
@@ -495,7 +483,7 @@ class OnceSchedulerMixin(Publishing):
             self._owed = []
         if not hasattr(self, "store"):
             return
-        for part in self._recovery.parts:
+        for part in self.entries.parts:
             part.on_close()
         if self._store_down_since is not None:
             return

@@ -31,8 +31,10 @@ In Python a feature has up to three modules, which are imported by :func:`parts`
   :class:`celery_once_beat.beat.part.BeatPart`:
 
   =========================  ===========================================================================================
+  ``on_made(entries)``       these are new or changed
   ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself
-  ``after_sweep(found)``     what it found
+  ``after_sweep(found)``     what it found: the store's ``Overdue``
+  ``work()``                 what was overdue is published; may raise StoreUnavailableError: it is tried again soon
   ``on_close()``             beat ends
   =========================  ===========================================================================================
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from celery_once_beat.beat import why_late
+from celery_once_beat.features.alerts.reasons import why_late
 
 from .lineup import Listed
 

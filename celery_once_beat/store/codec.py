@@ -149,7 +149,7 @@ def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
         try:
             version, at, _, what, words, replaced = text.split("\n")
             by, note = _read_words(words)
-            records.append(model.ChangeRecord(whole(version), parse_instant(at), _word(what), by, note, replaced))
+            records.append(model.ChangeRecord(whole(version), parse_instant(at), read_text(what), by, note, replaced))
         except ValueError as exc:
             return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
     return records
@@ -270,7 +270,7 @@ def read_acquire(reply: list[Any]) -> model.Acquired | model.Full:
 
 
 def read_free_slots(reply: list[Any]) -> model.FreeSlots:
-    windows = map(_read_window, reply[1:])
+    windows = map(read_member, reply[1:])
     return model.FreeSlots(whole(reply[0]), tuple(window for window in windows if window is not None))
 
 
@@ -317,32 +317,6 @@ def read_spent(reply: list[Any]) -> model.Spent | model.Unknown:
     return model.Unknown()
 
 
-def read_alerts(reply: list[Any]) -> model.Alerts:
-    alerts = model.Alerts([], [])
-    for event, said in reply:
-        try:
-            alerts.found.append(_read_alert(event, *said))
-        except ValueError:
-            alerts.foreign.append((event, shown(said)))
-    return alerts
-
-
-def _read_alert(event: str, *fields: str) -> model.Alert:
-    """Read an event of a stream; see ``features/alerts``."""
-    _, member, _, kind, _, at, _, what = fields
-    window = _read_window(member)
-    if fields[::2] != ("window", "kind", "at", "what") or window is None or whole(at) < 0:
-        raise ValueError
-    if kind == "paused":
-        return model.Alert(event, window, kind, note=what)
-    if kind == "late" and what[:1].isdecimal():
-        return model.Alert(event, window, kind, deadline=instant(float(what)))
-    if kind not in ("late", "ended"):
-        raise ValueError
-    outcome, ended_at, failure = what.split(" ", 2)
-    return model.Alert(event, window, kind, ended=model.Ended(_word(outcome), instant(ended_at), failure))
-
-
 def read_word(reply: list[Any]) -> str:
     word = reply[0]
     if not isinstance(word, str):
@@ -372,7 +346,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
     loaders = values.get("loaders", "").split(" ")
 
     def counted(prefix: str) -> dict[str, int]:
-        return {_word(name[2:]): whole(value) for name, value in values.items() if name.startswith(prefix)}
+        return {read_text(name[2:]): whole(value) for name, value in values.items() if name.startswith(prefix)}
 
     return model.EntryAccount(
         cursor=parse_instant(values["cursor"]),
@@ -444,7 +418,7 @@ def read_past(text: str) -> model.Past:
     ran = outcome != "missed" and whole(number) > 0
     return model.Past(
         start=parse_instant(f"{to_seconds}.{fraction:0<6}Z"),
-        outcome=_word(outcome),
+        outcome=read_text(outcome),
         claimed=claimed,
         begun=claimed + timedelta(milliseconds=whole(begun_after)) if ran else None,
         closed=claimed + timedelta(milliseconds=whole(closed_after)),
@@ -517,10 +491,10 @@ def read_sweep(reply: list[Any]) -> model.Swept:
 
 def read_members(reply: list[str]) -> list[WindowKey | None]:
     """Read members of an open zset; None stands for a foreign one."""
-    return [_read_window(member) for member in reply]
+    return [read_member(member) for member in reply]
 
 
-def _read_window(member: str) -> WindowKey | None:
+def read_member(member: str) -> WindowKey | None:
     entry, at, start = (
         member[: -INSTANT_WIDTH - 1],
         member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
@@ -532,7 +506,7 @@ def _read_window(member: str) -> WindowKey | None:
         return None
 
 
-def _word(text: str) -> str:
+def read_text(text: str) -> str:
     """Return an outcome, or what a change was, that may be shown: a foreign text could hold control characters."""
     if not (text.isascii() and text.isalpha()):
         raise ValueError(f"found {text!r:.40}, expected a word")

@@ -16,6 +16,14 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.windows import WindowKey
 
 
+class ActedOn:
+    """An answer that callers act on. With wait_replicas, a failover must not be able to undo what it says.
+
+    Each has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
+    heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
+    """
+
+
 class Published(IntEnum):
     """What became of a window's message; the numbers are those of ``lua/confirm.lua``."""
 
@@ -115,7 +123,7 @@ class Ending(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(ActedOn):
     """The beat's definition of the entry is in force, for the windows after ``since``; it continues from ``cursor``."""
 
     cursor: datetime
@@ -147,7 +155,7 @@ class Superseded:
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Claimed(ActedOn):
     """The window is this beat's to publish. ``missed`` windows before it were counted as that."""
 
     turn: int
@@ -176,7 +184,7 @@ class Unknown:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class Confirmed(ActedOn):
     """The deadline has moved."""
 
 
@@ -188,7 +196,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Taken(ActedOn):
     """An overdue window is this beat's to publish again, with the retry number that was handed over."""
 
     turn: int
@@ -210,7 +218,7 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Begun:
+class Begun(ActedOn):
     """The window is this delivery's to execute."""
 
     fence: int
@@ -246,7 +254,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Acquired:
+class Acquired(ActedOn):
     """The execution has a slot of the limit."""
 
     #: It is another execution's of the same window, alive or dead.
@@ -274,7 +282,7 @@ class Elsewhen:
 
 
 @dataclass(frozen=True)
-class Renewed:
+class Renewed(ActedOn):
     """The lease was renewed."""
 
     #: Its slot of a limit had run out before that, and may be another's.
@@ -287,24 +295,24 @@ class Stale:
 
 
 @dataclass(frozen=True)
-class HandedOver:
+class HandedOver(ActedOn):
     """The window waits for its retry."""
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(ActedOn):
     """The outcome is recorded."""
 
 
 @dataclass(frozen=True)
-class Again:
+class Again(ActedOn):
     """The same window will be published again, ``after`` seconds from now."""
 
     after: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
-class StoredDefinition:
+class StoredDefinition(ActedOn):
     """A definition that people set at run time, as the store has it; or one that was deleted of late."""
 
     name: str
@@ -325,7 +333,7 @@ class StoredDefinition:
 
 
 @dataclass(frozen=True)
-class Changed:
+class Changed(ActedOn):
     """The change was made, now or when this call was sent before; ``at`` is aware UTC.
 
     ``same``: all was as asked for, and nothing was changed.
@@ -380,42 +388,6 @@ class OrderRecord:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a window ended that isn't done."""
-
-    outcome: str
-    #: When, aware UTC.
-    at: datetime
-    #: What its last failure said, '' where nothing was recorded.
-    failure: str = ""
-
-
-class Alert(NamedTuple):
-    """What people are to be told of a window."""
-
-    #: Among those of its shard.
-    id: str
-    window: WindowKey
-    #: ``late``: it isn't done in time, ``ended`` and it isn't done, or ``paused``: its failure has paused the entry.
-    kind: str
-    #: How it ended; None for a late one that was open.
-    ended: Ended | None = None
-    #: When a late one that was open becomes overdue, aware UTC.
-    deadline: datetime | None = None
-    #: Why the entry is paused.
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Alerts:
-    """Those of a shard that are this beat's to send."""
-
-    found: list[Alert]
-    #: Ids of events that can't be read, with what they are, for people.
-    foreign: list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class Open:
     """The window still owes its outcome."""
 
@@ -465,8 +437,6 @@ class Overdue:
     """What one look found: for each shard the windows past their deadline, or its error."""
 
     shards: list[list[WindowKey | None] | OnceError]
-    #: The shards with something that people are to be told.
-    alerts: list[int]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
     #: The shards that hadn't known of the beat.
@@ -476,8 +446,8 @@ class Overdue:
     changed: list[dict[str, int] | OnceError] = field(default_factory=list)
     #: For each limit that was asked, or its error.
     free_slots: list[FreeSlots | OnceError] = field(default_factory=list)
-    #: Windows of some entry wait for their turn.
-    lines: bool = False
+    #: By feature the shards in which it has something to see to.
+    work: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def away(self) -> StoreUnavailableError | None:

@@ -46,25 +46,6 @@ _NEWER = re.compile(r"user_script:\d+: NEWER (\d+)")
 #: How a command refuses the value of a key. That says nothing of the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
-#: Answers that callers act on. With wait_replicas, a failover must not be able to undo what they say. Each
-#: answer has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
-#: heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
-_ACTED_ON = (
-    model.Loaded,
-    model.Claimed,
-    model.Taken,
-    model.Begun,
-    model.Acquired,
-    model.Renewed,
-    model.HandedOver,
-    model.Finished,
-    model.Again,
-    model.Changed,
-    model.StoredDefinition,
-    model.Confirmed,
-    model.Alerts,
-)
-
 
 class RoundTrip:
     """Sends to the Redis of ``settings``; connects at the first use."""
@@ -178,7 +159,7 @@ class RoundTrip:
             return result
         if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)
-        doubt = self._doubt(call.verb.name, reply.last) if isinstance(result, _ACTED_ON) else None
+        doubt = self._doubt(call.verb.name, reply.last) if isinstance(result, model.ActedOn) else None
         return doubt or result
 
     def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:

@@ -344,11 +344,6 @@ BACKFILL = Verb(
     feature="orders",
 )
 ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", codec.read_abandon, waits=True, feature="orders")
-#: Alerts that a beat hasn't sent ``idle`` after it took them are taken again.
-ALERTS = Verb(
-    "alerts", "alerts late ends open", "idle:span most:number", codec.read_alerts, waits=True, feature="alerts"
-)
-ALERTED = Verb("alerted", "entry alerts", "id what", codec.read_word, feature="alerts")
 NOTE = Verb("note", "orders", "call words", codec.read_word, feature="orders")
 #: For readers that poll: shows which of 5,000 hashes changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")

@@ -17,7 +17,7 @@ from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
-from .keys import GROUP, SHARDS, Keys, shard_of
+from .keys import SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
 from .roundtrip import RoundTrip, Words, raised
 from .scripts import Call, Verb
@@ -189,30 +189,6 @@ class Store:
             [self.of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
         )
 
-    def take_alerts(self, shards: Iterable[int], most: int) -> list[model.Alerts | OnceError]:
-        """Take alerts of each shard, to send them: up to ``most`` new ones, and as many that another took and didn't.
-
-        Of what this beat doesn't say by then what became of it (:meth:`alerted`), any beat takes it again after
-        ``publish_timeout``.
-        """
-        whats = ("alerts", "late", "ends", "open")
-        idle = self.settings.publish_timeout
-        return self.trip.run(
-            [
-                scripts.ALERTS.call({what: self.keys.of_shard(what, shard) for what in whats}, idle=idle, most=most)
-                for shard in shards
-            ]
-        )
-
-    def alerted(self, alert: model.Alert, what: str) -> None:
-        """Say what became of an alert that this beat took; ``what`` is as in ``features/alerts/lua/alerted.lua``."""
-        self.trip.one(self.of_window(scripts.ALERTED, alert.window, id=alert.id, what=what))
-
-    def drop_alert(self, shard: int, event: str) -> None:
-        """Remove an event that nobody can read."""
-        key = self.keys.of_shard("alerts", shard)
-        self.trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
-
     def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
         self,
         beat: str,
@@ -225,7 +201,7 @@ class Store:
         changed_since: Sequence[int] = (),
         limits: Mapping[str, int] = MappingProxyType({}),
     ) -> model.Overdue:
-        """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, and alerts, all in one pipeline.
+        """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
         shards how many of their longest overdue windows are passed over.
@@ -237,13 +213,7 @@ class Store:
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
         calls += self._free_slots(limits)
         calls += [
-            scripts.SWEEP.call(
-                {what: self.keys.of_shard(what, shard) for what in ("beats", "open", "lines", "late", "alerts")},
-                beat=beat,
-                until=now,
-                most=most,
-                skip=skip.get(shard, 0),
-            )
+            self.of_shard(scripts.SWEEP, shard, beat=beat, until=now, most=most, skip=skip.get(shard, 0))
             for shard in range(SHARDS)
         ]
         (heartbeat, *found), changed = self.trip.run_with(calls, self._changed_since(changed_since))
@@ -251,14 +221,18 @@ class Store:
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
+        known = {shard: each for shard, each in enumerate(swept) if isinstance(each, model.Swept)}
+        work: dict[str, list[int]] = {}
+        for shard, each in known.items():
+            for feature in each.work:
+                work.setdefault(feature, []).append(shard)
         return model.Overdue(
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
-            [shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and "alerts" in each.work],
             heartbeat,
-            {shard for shard, each in enumerate(swept) if isinstance(each, model.Swept) and each.new},
+            {shard for shard, each in known.items() if each.new},
             self._read_changed(changed),
             free_slots,
-            any(isinstance(each, model.Swept) and "admission" in each.work for each in swept),
+            work,
         )
 
     def due(
@@ -725,6 +699,10 @@ class Store:
     def fences(self, entries: Iterable[str]) -> list[str | OnceError | None]:
         """Return the last fence of each of ``entries``: it changes with every begin."""
         return self.trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
+
+    def of_shard(self, verb: Verb[T], shard: int, **arguments: Any) -> Call[T]:
+        """Make one call about a shard."""
+        return verb.call({what: self.keys.of_shard(what, shard) for what in verb.key_names}, **arguments)
 
     def of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
         """Make one call about a window. What follows from it and the settings is given where the verb takes it."""

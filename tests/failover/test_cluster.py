@@ -272,14 +272,14 @@ def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
             begun = store.begin(first, "A", 30.0, overlap="buffer_all")
             assert isinstance(begun, r.Begun)
             assert store.begin(second, "B", 30.0, overlap="buffer_all") == r.Waits(first.start)
-            assert store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
+            assert store.overdue("beat-1", datetime.now(timezone.utc), 100).work
             assert isinstance(store.finish(Ending(first, "A", begun.fence, "done")), r.Finished)
         seconds = [WindowKey(entry, T0 + timedelta(minutes=2)) for entry in ENTRIES]
         taken = store.take_many("beat-1", [(second, MARK) for second in seconds])
         assert all(isinstance(reply, r.Taken) for reply in taken), taken
         for second in seconds:
             assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), r.Begun)
-        assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).lines
+        assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).work
 
 
 @pytest.mark.long

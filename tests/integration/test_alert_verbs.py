@@ -9,9 +9,9 @@ import pytest
 from stage import ENTRY, STATES, Stage, in_ms, nth
 
 from celery_once_beat.errors import StoreDataError
-from celery_once_beat.store import Alert
+from celery_once_beat.features.alerts.store import Alert, Ended, alerted, drop_alert
 from celery_once_beat.store.codec import instant
-from celery_once_beat.store.model import Closed, Ended, Finished, Paused
+from celery_once_beat.store.model import Closed, Finished, Paused
 from celery_once_beat.windows import format_instant
 
 ALL = {"deadline": 900.0, "pause_after_failures": 2, "on_failure": "proj.tell"}
@@ -51,7 +51,7 @@ def take_one(stage: Stage) -> Alert:
 
 def sent(stage: Stage, *alerts: Alert) -> None:
     for alert in alerts:
-        stage.store.alerted(alert, "sent")
+        alerted(stage.store, alert, "sent")
 
 
 def time_passes(stage: Stage, alert: Alert, seconds: float) -> None:
@@ -193,8 +193,8 @@ def test_an_alert_is_left_to_others(stage: Stage) -> None:
     stage.claim(start=nth(4), missed=[nth(1), nth(2)], missed_count=2)
     stage.raw.delete(key(stage, "late"))
     first = take(stage, 1)[0]
-    stage.store.alerted(first, "left")
-    stage.store.alerted(first, "left")
+    alerted(stage.store, first, "left")
+    alerted(stage.store, first, "left")
     alerts = take(stage)
     assert [(alert.window.start, alert.ended) for alert in alerts] == [
         (nth(2), alerts[0].ended),
@@ -207,14 +207,14 @@ def test_an_alert_of_an_entry_that_nobody_has(stage: Stage) -> None:
     """It is for beats that have the entry; once none has had it for an hour, it is forgotten."""
     end(stage, "failed")
     alert = take_one(stage)
-    stage.store.alerted(alert, "unknown")
+    alerted(stage.store, alert, "unknown")
     assert take_one(stage).ended == alert.ended
     fields = {"window": stage.member, "kind": "ended", "at": stage.now() - HOUR - 1, "what": f"failed {HOUR} "}
     stage.raw.delete(key(stage, "alerts"))
     for what, number in (("left", 1), ("unknown", 0)):
         stage.raw.xadd(key(stage, "alerts"), fields)
         stage.raw.expire(key(stage, "alerts"), 60)
-        stage.store.alerted(take_one(stage), what)
+        alerted(stage.store, take_one(stage), what)
         assert len(take(stage)) == number, what
 
 
@@ -231,7 +231,7 @@ def test_an_alert_is_for_nobody(stage: Stage, how: str) -> None:
         stage.raw.delete(stage.entry_key)
     if how == "garbage":
         stage.raw.set(stage.entry_key, "garbage", ex=60)
-    stage.store.alerted(alert, "unknown")
+    alerted(stage.store, alert, "unknown")
     assert left(stage) == {"late": 1, "ends": 1}
 
 
@@ -320,7 +320,7 @@ def test_an_event_that_is_not_ours(stage: Stage, wrong: dict[str, Any]) -> None:
     assert [alert.kind for alert in reply.found] == ["ended"]
     ((event, found),) = reply.foreign
     assert found.isprintable()
-    stage.store.drop_alert(stage.store.shard_of(ENTRY), event)
+    drop_alert(stage.store, stage.store.shard_of(ENTRY), event)
     sent(stage, *reply.found)
     assert left(stage) == {"late": 1, "ends": 1}
     assert stage.raw.xpending(key(stage, "alerts"), "beats")["pending"] == 0

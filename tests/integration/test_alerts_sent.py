@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,17 +14,18 @@ from celery.beat import ScheduleEntry
 from stage import EVERY_MINUTE, MARK, Stage, nth
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.beat.alerts import Alerts
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import UncertainWriteError
+from celery_once_beat.features.alerts.beat import Part
+from celery_once_beat.features.alerts.store import alerted
 from celery_once_beat.store import Ending, Published
 from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.windows import format_instant
 
 TASK = "proj.tell"
 ONCE = {"deadline": 900.0, "on_failure": TASK}
-LOGGER = "celery_once_beat.beat.alerts"
+LOGGER = "celery_once_beat.features.alerts.beat"
 
 
 def work() -> None:
@@ -34,7 +36,7 @@ class Beat:
     """What a beat has to send alerts of a stage's entry. ``answers`` are its broker's; where none is left, SENT."""
 
     def __init__(self, stage: Stage, **once: Any) -> None:
-        self.store = stage.store
+        self.store, self.beat_id, self.clock, self.recovery = stage.store, "beat-1", ServerClock(), self
         app = Celery("tests", set_as_current=False, task_cls=OnceTask)
         for name in ("proj.task", TASK):
             app.task(work, name=name, shared=False)
@@ -47,21 +49,22 @@ class Beat:
         self.answers: list[tuple[Published, str]] = []
         self.takes = 0.0
         self.unread = False
-        self.alerts = Alerts(stage.store, "beat-1", ServerClock(), self.entries, self, self.send)
+        self.alerts = Part(self)
 
-    def send(self, task: str, kwargs: Any, _id: str) -> tuple[Published, str]:
+    def send_beside(self, task: str, kwargs: Any, _id: str) -> tuple[Published, str]:
         assert task == TASK
         self.sent.append(dict(kwargs))
         time.sleep(self.takes)
         return self.answers.pop(0) if self.answers else (Published.SENT, "")
 
+    def find(self, windows: Any) -> dict[Any, Any]:
+        return {} if self.unread else {each: self.entries.get(each.entry) for each in windows}
+
     def look(self) -> list[str]:
         """Look once; returns the starts of which the task was sent."""
         before = len(self.sent)
-        self.alerts.send_due(
-            range(SHARDS),
-            lambda windows: {} if self.unread else {each: self.entries.get(each.entry) for each in windows},
-        )
+        self.alerts.after_sweep(SimpleNamespace(work={"alerts": range(SHARDS)}))
+        self.alerts.work()
         return [each["start"] for each in self.sent[before:]]
 
 

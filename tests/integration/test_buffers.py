@@ -13,6 +13,7 @@ import redis
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
@@ -144,7 +145,7 @@ class Tick:
 
     def alerts(self) -> list[Any]:
         """What people are to be told."""
-        return self.store.take_alerts([self.store.shard_of("tick")], 100)[0].found
+        return take_alerts(self.store, [self.store.shard_of("tick")], 100)[0].found
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from system import System
 
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.features.alerts.store import alerted, drop_alert
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Lookup, Order
 from celery_once_beat.store.verbs import Store
@@ -292,11 +293,11 @@ def exercise(user: Stage, admin: Stage) -> None:
         kinds = sorted(alert.kind for alert in alerts.found)
         assert kinds == ["ended", "ended", "late", "paused"], "what a window's end can't xadd is lost"
         for alert in alerts.found:
-            user.store.alerted(alert, what)
+            alerted(user.store, alert, what)
     shard = user.shard_number
     admin.raw.xadd(f"once:{{{shard}}}:alerts", {"garbage": "garbage"})
     ((event, _),) = user.take_alerts()[0].foreign
-    user.store.drop_alert(shard, event)
+    drop_alert(user.store, shard, event)
     user.load(mark="another", beat="beat-2")
     user.store.set_paused("nightly", paused=True)
     user.store.set_paused("nightly", paused=False)

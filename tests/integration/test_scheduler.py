@@ -393,7 +393,7 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(
     assert row.next is not None
     scheduler._owed.append(Job(row, row.next, 0, None))
     server.kill()
-    scheduler._recovery.hurry()
+    scheduler.recovery.hurry()
     scheduler.tick()
     assert scheduler._store_down_since is not None
     assert messages(redis_url) == 1

@@ -161,7 +161,7 @@ def test_no_password_in_a_repr_or_traceback(
     scheduler = OnceScheduler(app=app, lazy=False)
     if state == "gone":
         server.stop()
-    shown = [settings, store, store.trip, scheduler, scheduler.info, scheduler._recovery, scheduler._claiming]
+    shown = [settings, store, store.trip, scheduler, scheduler.info, scheduler.recovery, scheduler._claiming]
     try:
         store.heartbeat("beat-1")
         assert (state, passwords) == ("there", PASSWORDS)

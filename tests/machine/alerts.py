@@ -12,8 +12,8 @@ from machine.beats import BeatRules
 from machine.rules import maybe, nothing, rarely, several
 from machine.world import ENTRIES, OFF
 
+from celery_once_beat.features.alerts.store import Alert, Alerts, alerted, take_alerts
 from celery_once_beat.outcomes import FAILED_AS
-from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey
 
 #: What entries want to be said.
@@ -31,7 +31,7 @@ What = tuple[WindowKey, str, "datetime | None"]
 class Telling:
     """What a beat has taken and is to say."""
 
-    alert: r.Alert
+    alert: Alert
     #: Until then no other beat gets it.
     until: datetime
 
@@ -57,8 +57,8 @@ class NoticeRules(BeatRules):
         world = self.world
         shards = sorted({world.store.shard_of(entry) for entry in ENTRIES})
         until = world.time + timedelta(seconds=world.store.settings.publish_timeout)
-        for reply in world.ask("take alerts", lambda: world.store.take_alerts(shards, 3), nothing):
-            assert isinstance(reply, r.Alerts), reply
+        for reply in world.ask("take alerts", lambda: take_alerts(world.store, shards, 3), nothing):
+            assert isinstance(reply, Alerts), reply
             assert not reply.foreign
             self.telling += [Telling(alert, until) for alert in reply.found]
 
@@ -77,7 +77,7 @@ class NoticeRules(BeatRules):
                 self.becomes(telling, "sent", twice=twice)
 
     def becomes(self, telling: Telling, what: str, *, twice: bool) -> None:
-        self.world.ask("alerted", lambda: self.world.store.alerted(telling.alert, what), nothing, twice=twice)
+        self.world.ask("alerted", lambda: alerted(self.world.store, telling.alert, what), nothing, twice=twice)
 
     @precondition(lambda self: self.telling)
     @rule(which=several)

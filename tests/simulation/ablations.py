@@ -312,7 +312,7 @@ and | worker/leases.py
 - if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
 + if False:
 recovery | beat/scheduler.py | every beat takes what is overdue
-- overdue = list(self._recovery.not_refused(overdue))
+- overdue = list(self.recovery.not_refused(overdue))
 + return
 same-task-id | windows.py | a window's messages share one task id
 -     return uuid_of(name if ordered is None else f"{name}\x00{format_instant(ordered)}")
@@ -338,7 +338,7 @@ polled-at | beat/scheduler.py | what has come due since the schedule was polled 
 +         return self.clock.now()
 broker-first | beat/scheduler.py | a beat without a broker claims nothing
 -             if not self.broker_ready():
--                 return min(self._recovery.due_in(), 1.0) or 0.1
+-                 return min(self.recovery.due_in(), 1.0) or 0.1
 -             self._claim_slices()
 +             self._claim_slices()
 server-clock | beat/server_clock.py | a beat goes by the server's clock

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from celery_once_beat.errors import NewerVersionError, StoreDataError
+from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
 from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
@@ -145,22 +146,22 @@ def an_event(**said: str) -> list[Any]:
     return ["12-0", [word for pair in fields.items() for word in pair]]
 
 
-ENDED = m.Ended("failed", AT, "Boom: a b")
+ENDED = Ended("failed", AT, "Boom: a b")
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({}, m.Alert("12-0", WINDOW, "ended", ended=ENDED)),
-        ({"kind": "late"}, m.Alert("12-0", WINDOW, "late", ended=ENDED)),
-        ({"kind": "late", "what": MS}, m.Alert("12-0", WINDOW, "late", deadline=AT)),
-        ({"kind": "late", "what": f"{MS}.5"}, m.Alert("12-0", WINDOW, "late", deadline=AT)),
-        ({"kind": "paused", "what": "2 failed"}, m.Alert("12-0", WINDOW, "paused", note="2 failed")),
+        ({}, Alert("12-0", WINDOW, "ended", ended=ENDED)),
+        ({"kind": "late"}, Alert("12-0", WINDOW, "late", ended=ENDED)),
+        ({"kind": "late", "what": MS}, Alert("12-0", WINDOW, "late", deadline=AT)),
+        ({"kind": "late", "what": f"{MS}.5"}, Alert("12-0", WINDOW, "late", deadline=AT)),
+        ({"kind": "paused", "what": "2 failed"}, Alert("12-0", WINDOW, "paused", note="2 failed")),
     ],
 )
-def test_an_alert(said: dict[str, str], expected: m.Alert) -> None:
+def test_an_alert(said: dict[str, str], expected: Alert) -> None:
     """Each kind of alert says one thing."""
-    same(codec.read_alerts([an_event(**said)]), m.Alerts([expected], []))
+    same(ALERTS.read([an_event(**said)]), Alerts([expected], []))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,9 @@ def test_an_alert(said: dict[str, str], expected: m.Alert) -> None:
 )
 def test_what_is_no_alert(said: dict[str, str]) -> None:
     """It is named, and hides no other."""
-    alerts = codec.read_alerts([an_event(**said), an_event()])
+    alerts = ALERTS.read([an_event(**said), an_event()])
     assert [event for event, _ in alerts.foreign] == ["12-0"]
-    same(alerts.found, [m.Alert("12-0", WINDOW, "ended", ended=ENDED)])
+    same(alerts.found, [Alert("12-0", WINDOW, "ended", ended=ENDED)])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ def test_a_record_of_a_history(record: str, expected: m.Past) -> None:
 def test_an_outcome_is_a_word(word: str) -> None:
     """What could move a terminal's cursor is no outcome."""
     with pytest.raises(ValueError, match=r"^found '.*', expected a word$"):
-        codec._word(word)
+        codec.read_text(word)
 
 
 @pytest.mark.parametrize(

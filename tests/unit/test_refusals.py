@@ -48,13 +48,13 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
         raise OperationalError("(404) NOT_FOUND - no exchange")
 
     def tried() -> list[WindowKey]:
-        return [key for key in scheduler._recovery.not_refused(OVERDUE) if key.entry == "tick"]
+        return [key for key in scheduler.recovery.not_refused(OVERDUE) if key.entry == "tick"]
 
     with monkeypatch.context() as broker:
         broker.setattr("kombu.messaging.Producer.publish", refuse)
         assert publish(scheduler) == 0
         assert tried() == []
-        assert len(list(scheduler._recovery.not_refused(OVERDUE))) == 3
+        assert len(list(scheduler.recovery.not_refused(OVERDUE))) == 3
         said = scheduler.entries.left_out()["tick"]
         assert said.startswith("its messages can't be published: ")
         assert said.endswith("(404) NOT_FOUND - no exchange")

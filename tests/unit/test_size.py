@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_893,
+    "Python": 18_852,
     "Lua": 1_841,
     "the largest module": 553,
     "tests": 53_088,

@@ -6,9 +6,11 @@ from datetime import datetime
 
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import Ended, EntryAccount, OpenWindow, WindowSeen
+from celery_once_beat.store import EntryAccount, OpenWindow, WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown
+
+from .store import Ended
 
 
 def why_late(window: WindowSeen | None, account: EntryAccount | None, queue: str | None) -> tuple[str, str]:

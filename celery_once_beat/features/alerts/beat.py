@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,18 +20,19 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_once_beat import signals
+from celery_once_beat.beat.entry import BeatEntry
+from celery_once_beat.beat.guard import guard
+from celery_once_beat.beat.part import BeatPart
+from celery_once_beat.beat.stopping import held_back
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Alert, EntrySeen, Lookup, Order, Published, Store
-from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
+from celery_once_beat.store import EntrySeen, Lookup, Order, Overdue, Published
+from celery_once_beat.windows import Window, alert_id, format_instant
 
-from .entries import Entries
-from .entry import BeatEntry
-from .guard import guard
 from .reasons import end_words, how_ended, why_late
-from .server_clock import ServerClock
+from .store import Alert, alerted, drop_alert, take_alerts
 
 logger = guarded(get_logger(__name__))
 
@@ -39,46 +40,58 @@ logger = guarded(get_logger(__name__))
 _MOST = 100
 #: History records searched for a late window that has just ended.
 _RECORDS = 50
-#: Sends a task by name, with its arguments and its id. Returns what became of the message, and why it wasn't sent.
-Send = Callable[[str, Mapping[str, Any], str], tuple[Published, str]]
-#: Returns the entry of each window, None where this beat has none; without those that it is yet to read.
-Find = Callable[[Iterable[WindowKey]], Mapping[WindowKey, BeatEntry | None]]
 
 
-class Alerts:
+class Part(BeatPart):
     """Sends the alerts that one beat takes."""
 
-    def __init__(
-        self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, send: Send
-    ) -> None:
-        self._store = store
-        self._beat = beat
-        self._clock = clock
-        self._entries = entries
-        #: The ``sender`` of signals.
-        self._sender = sender
-        self._send = send
+    def __init__(self, beat: Any) -> None:
+        super().__init__(beat)
+        #: The shards in which the last sweep has found some.
+        self._shards: Sequence[int] = ()
         #: What was logged of keys that can't be read, and of tasks that can't be sent.
         self._logged = Logged(math.inf)
         #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
 
-    def send_due(self, shards: Sequence[int], find: Find) -> None:
-        """Send alerts of these shards, as many as there is time for. Raises StoreUnavailableError."""
-        until = steady() + min(self._store.settings.publish_timeout / 2, BEAT_TTL / 3)
+    def on_made(self, entries: Iterable[BeatEntry]) -> None:
+        """Warn of tasks of ``on_failure`` that this app doesn't know: a worker has to."""
+        for entry in entries:
+            task = entry.policy.on_failure
+            if task is not None and task not in self._beat.app.tasks and self._logged.is_new(("on_failure", task)):
+                logger.warning(
+                    "once: entry %r, on_failure: this app doesn't know the task %r; it is sent all the same, by the "
+                    "app's routes, so a worker has to know it",
+                    entry.name,
+                    task,
+                    extra=about("on_failure_unknown", entry=entry.name, task=task),
+                )
+
+    def after_sweep(self, found: Overdue) -> None:
+        """Note where there are alerts."""
+        self._shards = found.work.get("alerts", ())
+
+    def work(self) -> None:
+        """Send alerts, as many as there is time for. Raises StoreUnavailableError."""
+        if self._shards:
+            with held_back():
+                self._send_due(self._shards)
+
+    def _send_due(self, shards: Sequence[int]) -> None:
+        until = steady() + min(self._beat.store.settings.publish_timeout / 2, BEAT_TTL / 3)
         alerts, away = self._take(shards)
-        entries = find({alert.window for alert in alerts})
+        entries = self._beat.recovery.find({alert.window for alert in alerts})
         late = {alert.window.entry for alert in alerts if alert.deadline is not None}
-        seen = Lookup(self._store).entries([*late], _RECORDS)
+        seen = Lookup(self._beat.store).entries([*late], _RECORDS)
         for alert in alerts:
             if steady() > until:
                 break  # after publish_timeout any beat takes what is left
-            extra = about("window_unreadable", alert.window, owner=self._beat)
+            extra = about("window_unreadable", alert.window, owner=self._beat.beat_id)
             with guard(partial(self._log_once, extra=extra), timed=False, asks=True):
                 what = "left"
                 if alert.window in entries:
                     what = self._send_one(alert, entries[alert.window], seen.get(alert.window.entry))
-                self._store.alerted(alert, what)
+                alerted(self._beat.store, alert, what)
         if away is not None:
             raise away
 
@@ -86,7 +99,7 @@ class Alerts:
         """Take alerts; returns why some can't be: of a cluster one node may be away."""
         taken: list[Alert] = []
         away = None
-        for shard, reply in zip(shards, self._store.take_alerts(shards, _MOST), strict=True):
+        for shard, reply in zip(shards, take_alerts(self._beat.store, shards, _MOST), strict=True):
             extra = about("shard_unreadable", shard=shard)
             if isinstance(reply, StoreUnavailableError):
                 away = reply
@@ -97,7 +110,7 @@ class Alerts:
             taken += reply.found
             for event, found in reply.foreign:
                 self._log_once(f"what isn't ours is dropped from the alerts of shard {shard}: found {found}", extra)
-                self._store.drop_alert(shard, event)
+                drop_alert(self._beat.store, shard, event)
         return taken, away
 
     def _send_one(self, alert: Alert, entry: BeatEntry | None, seen: EntrySeen | None) -> str:
@@ -126,36 +139,36 @@ class Alerts:
             if found is not None and found.state == "done":
                 return
             if found is not None and found.open is not None and alert.deadline is not None:
-                state = "overdue" if alert.deadline <= self._clock.now() else found.state
+                state = "overdue" if alert.deadline <= self._beat.clock.now() else found.state
                 found = replace(found, state=state, deadline=alert.deadline)
-            state, why = why_late(found, seen.account, self._entries.queue(entry))
+            state, why = why_late(found, seen.account, self._beat.entries.queue(entry))
         logger.error(
             "once: window %s of %r is late: %s",
             format_instant(window.start),
             window.entry,
             why,
-            extra=about("window_late", window, state=state, owner=self._beat),
+            extra=about("window_late", window, state=state, owner=self._beat.beat_id),
         )
-        signals.window_late.send(sender=self._sender, window=window, state=state, why=why)
+        signals.window_late.send(sender=self._beat, window=window, state=state, why=why)
 
     def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
         by, note = "pause_after_failures", alert.note
-        log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat))
+        log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat.beat_id))
         if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
             words = json.dumps({"by": by, "note": note})
             with guard(log_once, timed=False, asks=True):
-                self._store.set_paused(entry.name, words, paused=True, only_still=True)
-        call = alert_id(self._store.settings.key_prefix, window.entry, window.start, "paused")
+                self._beat.store.set_paused(entry.name, words, paused=True, only_still=True)
+        call = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, by, note, format_instant(window.start))
         with guard(log_once, timed=False, asks=True):
-            self._store.note(order, call)
+            self._beat.store.note(order, call)
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,
             note,
-            extra=about("entry_paused_by_failures", window, owner=self._beat),
+            extra=about("entry_paused_by_failures", window, owner=self._beat.beat_id),
         )
-        signals.entry_paused.send(sender=self._sender, window=window, note=note)
+        signals.entry_paused.send(sender=self._beat, window=window, note=note)
 
     def _send_ended(self, alert: Alert, task: str, window: Window) -> bool:
         """Send the task; returns False where it is to be tried again."""
@@ -169,9 +182,9 @@ class Alerts:
             "outcome": ended.outcome,
             "error": end_words(ended),
         }
-        sent_as = alert_id(self._store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
-        published, why = self._send(task, kwargs, sent_as)
-        extra = about("on_failure_unsendable", window, task=task, owner=self._beat)
+        sent_as = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
+        published, why = self._beat.send_beside(task, kwargs, sent_as)
+        extra = about("on_failure_unsendable", window, task=task, owner=self._beat.beat_id)
         if published == Published.IMPOSSIBLE:
             self._log_once(f"the task {task!r} (on_failure of {window.entry!r}) can't be sent: {why}", extra)
         elif published == Published.UNSURE and why:
@@ -180,13 +193,13 @@ class Alerts:
                     "once: the task %r (on_failure of %r) isn't sent, and is tried again: %s",
                     task, window.entry, why, extra=extra,
                 )  # fmt: skip
-            self._refused[task] = steady() + self._store.settings.publish_timeout
+            self._refused[task] = steady() + self._beat.store.settings.publish_timeout
         elif published == Published.SENT:
             self._refused.pop(task, None)
             logger.info(
                 "once: window %s of %r is %s: the task %s is sent",
                 kwargs["start"], window.entry, ended.outcome, task,
-                extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat),
+                extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat.beat_id),
             )  # fmt: skip
         return published != Published.UNSURE
 
