@@ -35,9 +35,14 @@ def caller_name() -> str:
     return f"{_process()}:{_random(12)}"
 
 
+def worker_name(worker: str | None) -> str:
+    """Return the name of a worker as its deliveries begin."""
+    return _as_part(worker or "?", _MOST_WORKER)
+
+
 def delivery_name(worker: str | None) -> str:
     """Return a new name for one delivery of a message to ``worker``; redelivery and retry reuse a task id."""
-    return f"{_as_part(worker or '?', _MOST_WORKER)}:{_random(12)}"
+    return f"{worker_name(worker)}:{_random(12)}"
 
 
 def execution_name(delivery: str) -> str:

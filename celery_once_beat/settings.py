@@ -21,6 +21,7 @@ from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-def
 from kombu.utils.url import maybe_sanitize_url, url_to_parts
 
 from .errors import SettingError
+from .identity import digest
 from .options import (
     DEFAULT_PREFIX,
     REDIS_SCHEMES,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 PREFIX = "once_beat_"
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
+#: Seconds after which a worker counts as gone; it says every ``WORKER_SAYS`` seconds that it lives.
+WORKER_TTL, WORKER_SAYS = 30.0, 10.0
 #: Where the heartbeat file's path is if no setting says it: it is the machine's, and the app runs on several.
 _HEARTBEAT_FILE = "ONCE_BEAT_HEARTBEAT_FILE"
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")
@@ -157,6 +160,11 @@ def _own_prefix(conf: Any) -> str:
 def describe_app(app: Celery) -> str:
     """Describe the app to beats of other apps that have the same keys; holds no secret."""
     return json.dumps({"app": app.main or "", "apart": _own_prefix(app.conf)})
+
+
+def name_broker(connection: Any) -> str:
+    """Return what tells the broker of a connection from others; holds no secret. Equal names are one broker."""
+    return digest(re.sub(r"//[^@/]*@", "//", connection.as_uri())).hex()
 
 
 def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:

@@ -62,7 +62,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")
     group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
-    group.addoption("--figures", action="store_true", help="measure what docs/reports/evidence.md names, and write it there")
+    group.addoption(
+        "--figures", action="store_true", help="measure what docs/reports/evidence.md names, and write it there"
+    )
     group.addoption("--short", action="store_true", help="what make test runs: see short.py")
     group.addoption("--rest", action="store_true", help="all but what the last make test here has passed: see short.py")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")

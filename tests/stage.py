@@ -5,7 +5,7 @@ Garbage, rights and the table of states and verbs are tested by it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -32,6 +32,8 @@ EVERY_MINUTE = schedule(60)
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ENTRY = "nightly"
 MARK = "fingerprint-1"
+#: The queue of all messages.
+QUEUE = "by night"
 
 # Seconds, each of another size, so that a deadline says where it comes from.
 CLAIM = 5.0
@@ -106,14 +108,14 @@ class Stage:
         self.start = nth(number)
         assert isinstance(self.claim(since=nth(number - 1)), r.Claimed)
 
-    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None) -> Any:
-        return self.store.confirm_many([(self.window, turn or self.turn, published, wait)])[0]
+    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None, queue: str = QUEUE) -> Any:
+        return self.store.confirm_many([r.Confirmation(self.window, turn or self.turn, published, wait, queue)])[0]
 
     def astray(self) -> Any:
-        return self.store.confirm_many([(self.window, self.turn, r.Published.ASTRAY, START)])[0]
+        return self.confirm(r.Published.ASTRAY)
 
-    def take(self, beat: str = "beat-2", mark: str = MARK) -> Any:
-        reply = self.store.take_many(beat, [(self.window, mark)])[0]
+    def take(self, beat: str = "beat-2", mark: str = MARK, consumed: Iterable[str] | None = None) -> Any:
+        reply = self.store.take_many(beat, [(self.window, mark)], consumed)[0]
         if isinstance(reply, r.Taken):
             self.turn = reply.turn
         return reply
@@ -389,9 +391,9 @@ STATES: dict[str, Callable[[Stage], None]] = {
 }
 
 
-def _overdue_take(stage: Stage) -> Any:
+def _overdue_take(stage: Stage, consumed: Iterable[str] | None = (QUEUE, "other")) -> Any:
     stage.overdue()
-    return stage.take()
+    return stage.take(consumed=consumed)
 
 
 VERBS: dict[str, Callable[[Stage], Any]] = {
@@ -403,6 +405,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,
+    "take unconsumed": lambda s: _overdue_take(s, ["other", f"not {QUEUE}"]),
     "receive, n=0": lambda s: s.receive(0),
     "receive, n=1": lambda s: s.receive(1),
     "begin A": lambda s: s.begin("A"),
@@ -422,7 +425,6 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "expired, n=1": lambda s: s.discard("expired", 1),
     "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
     "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
-    "done by result": lambda s: s.store.close_by_result(s.window, "beat-2", "done"),
     "backfill": lambda s: s.backfill(),
     "abandon": lambda s: s.abandon(),
     "abandon running": lambda s: s.abandon(running=True),

@@ -96,13 +96,6 @@ def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
             yield entry.name
 
 
-def queue_of(app: Any, name: str, options: Mapping[str, Any]) -> str | None:
-    """Return the queue to which a message of the task ``name`` goes; None if that can't be said."""
-    queue = _route(app, name, options, (), {})
-    queue = getattr(queue, "name", queue)
-    return queue if isinstance(queue, str) else None
-
-
 def _route(app: Any, name: str, options: Mapping[str, Any], args: Any, kwargs: Any) -> Any:
     """Return the queue that the app's routers say, an object or a name; None where they say none, or raise."""
     with guard(lambda why: logger.debug("once: task %r can't be routed: %s", name, why), timed=False):

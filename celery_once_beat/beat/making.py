@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timezone
 from types import SimpleNamespace
@@ -20,8 +20,6 @@ from .entry import BeatEntry, placed
 from .timetable import Timetable
 
 _MAX_NAME = 64 * 1024
-#: The options that say to which queue a message goes.
-_ROUTED_BY = ("queue", "exchange", "routing_key")
 #: Most texts that are kept of what readers are shown.
 _MOST_SUMMARIES = 1024
 
@@ -36,7 +34,6 @@ class Making:
         tasks: Mapping[str, Any],
         *,
         eager: bool = False,
-        queue_of: Callable[[str, Mapping[str, Any]], str | None] = lambda _task, _options: None,
     ) -> None:
         #: '' for who only looks.
         self._beat = beat
@@ -45,10 +42,6 @@ class Making:
         self._tasks = tasks
         #: Under ``task_always_eager`` the body runs in beat, and no worker closes its window.
         self._eager = eager
-        #: Returns the queue of a task's messages, by its name and the entry's options.
-        self._queue_of = queue_of
-        #: What it said, by what it was asked.
-        self._queues: dict[tuple[str, ...], str | None] = {}
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
 
@@ -101,7 +94,7 @@ class Making:
         once = {name: getattr(definition, name) for name in ("anchor", "tz", "spread", "tracked")}
         if definition.lease is not None:
             once["lease"] = definition.lease
-        options: dict[str, Any] = {"once": once, "queue": definition.queue}
+        options: dict[str, Any] = {"once": once}
         if definition.countdown is not None:
             options["countdown"] = definition.countdown
         source = SimpleNamespace(task=definition.task, schedule=definition.schedule, options=options)
@@ -134,8 +127,8 @@ class Making:
         if entry.stored:
             return ""
         policy, countdown = entry.policy, entry.timing.countdown
-        lease, queue = self.lease_of(entry), self.queue(entry)
-        said = (entry.fingerprint, entry.tracked, lease, countdown, queue)
+        lease = self.lease_of(entry)
+        said = (entry.fingerprint, entry.tracked, lease, countdown)
         if said not in self._summaries:
             if len(self._summaries) >= _MOST_SUMMARIES:
                 self._summaries.clear()
@@ -150,22 +143,9 @@ class Making:
                 anchor=policy.anchor,
                 spread=policy.spread,
                 countdown=countdown,
-                queue=queue,
             )
             self._summaries[said] = definition.text()
         return self._summaries[said]
-
-    def queue(self, entry: BeatEntry) -> str | None:
-        """Return the queue into which an entry's messages go; None where that isn't known."""
-        source = entry.source
-        options = source.options or {}
-        routed = {name: options[name] for name in _ROUTED_BY if options.get(name) is not None} if options else {}
-        asked = (source.task, *map(str, routed.items()))
-        if asked not in self._queues:
-            if len(self._queues) >= _MOST_SUMMARIES:
-                self._queues.clear()
-            self._queues[asked] = self._queue_of(source.task, routed)
-        return self._queues[asked]
 
     def lease_of(self, entry: BeatEntry) -> float | None:
         """Return for how long an execution of ``entry`` owns its window without renewing, in seconds.

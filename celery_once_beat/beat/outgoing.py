@@ -22,6 +22,15 @@ from celery_once_beat.windows import HEADERS, Window, encode_headers
 _watching: dict[str, OutgoingMessages] = {}
 
 
+def _queue_of(exchange: Any, routing_key: Any, declare: Any) -> str | None:
+    """Return the queue to which a message goes; None where its exchange may route it elsewhere."""
+    exchange = getattr(exchange, "name", exchange)
+    if not exchange:
+        return str(routing_key)
+    bound = [each for each in declare or () if (each.exchange.name, each.routing_key) == (exchange, routing_key)]
+    return str(bound[0].name) if bound else None
+
+
 class OutgoingMessages:
     """Watches for messages with one task id, and restores a window's headers if a task's own code dropped them.
 
@@ -38,8 +47,8 @@ class OutgoingMessages:
         self._run = run
         #: The headers of the first.
         self._seen: Mapping[str, Any] | None = None
-        #: The queue of the first; '' before it was sent.
-        self.queue = ""
+        #: The queue of the first; None where that isn't known.
+        self.queue: str | None = None
         #: How many came by, and how many of them the broker was given.
         self._count = self.sent = 0
         #: A message came by meanwhile, with whatever task id.
@@ -73,7 +82,7 @@ class OutgoingMessages:
             after_task_publish.disconnect(self._after)
 
     def _before(
-        self, headers: Any, properties: Any, body: Any, routing_key: Any, declare: Any = None, **_: Any
+        self, headers: Any, properties: Any, body: Any, exchange: Any, routing_key: Any, declare: Any = None, **_: Any
     ) -> None:
         self.any_seen = True
         if properties.get("correlation_id") != self.task_id or _watching.get(self.task_id) is not self:
@@ -83,7 +92,7 @@ class OutgoingMessages:
             headers.update(self.headers)
             self._left.add(self.task_id)
             self._seen = headers
-            self.queue = str(getattr(declare[0], "name", routing_key) if declare else routing_key)
+            self.queue = _queue_of(exchange, routing_key, declare)
             return
         # An id of its own: its result isn't the first one's, and a revoke of one leaves the others.
         sent_as = uuid_of(f"{self.task_id}\x00{self._count}")

@@ -46,7 +46,6 @@ from . import broker
 from .entry import BeatEntry
 from .guard import guard
 from .outgoing import OutgoingMessages
-from .results import Results
 from .server_clock import ServerClock
 
 logger = guarded(get_logger(__name__))
@@ -94,6 +93,8 @@ class Sent(NamedTuple):
     job: Job
     window: Window
     published: Published
+    #: The queue that has it; None where that isn't known.
+    queue: str | None = None
 
 
 def _alone(job: Job) -> bool:
@@ -111,7 +112,6 @@ class Publishing(Scheduler):
     store: Store
     #: The server's time.
     clock: ServerClock
-    _results: Results
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: The publish that is going on; None outside of one.
@@ -127,7 +127,7 @@ class Publishing(Scheduler):
         #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
         self._logged = Logged(math.inf)
         #: Entry → its window that was published often and never begun, and the queue into which it went.
-        self._unbegun: dict[str, tuple[Job, str]] = {}
+        self._unbegun: dict[str, tuple[Job, str | None]] = {}
         super().__init__(*args, **kwargs)
 
     @property
@@ -184,8 +184,8 @@ class Publishing(Scheduler):
             )
             self.broker_ready()
             sent = [
-                Sent(job, window, published if published == Published.IMPOSSIBLE else Published.UNSURE)
-                for job, window, published in sent
+                each if each.published == Published.IMPOSSIBLE else each._replace(published=Published.UNSURE)
+                for each in sent
             ]
         self._finish(sent)
         self._warn_of_unbegun()
@@ -202,7 +202,7 @@ class Publishing(Scheduler):
     def _publish_one(self, job: Job) -> Sent:
         """Publish one window. Whatever its entry's options raise is that entry's trouble alone."""
         entry = job.entry
-        window, published = Window(entry.name, job.start, None), Published.IMPOSSIBLE
+        window, published, queue = Window(entry.name, job.start, None), Published.IMPOSSIBLE, None
         with guard(partial(self._log_unsendable, job, "its message can't be made"), timed=False):
             window = entry.window(job.start, job.attempt, tracked=job.tracked)
             if job.again or job.tried:
@@ -210,8 +210,8 @@ class Publishing(Scheduler):
             else:
                 signals.window_claimed.send(sender=self, window=window)
                 source = self._advance_source(entry)
-            published = self._send(source, window, job)
-        return Sent(job, window, published)
+            published, queue = self._send(source, window, job)
+        return Sent(job, window, published, queue)
 
     def _log_unsendable(self, job: Job, what: str, why: str) -> None:
         """Say what of an entry's messages fails, each reason once."""
@@ -253,19 +253,19 @@ class Publishing(Scheduler):
     def _finish(self, sent: list[Sent]) -> None:
         """Tell what was published, and confirm it."""
         confirmations = []
-        for job, window, published in sent:
+        for job, window, published, queue in sent:
             if published == Published.SENT:
                 signals.window_published.send(sender=self, window=window, again=job.again)
                 if not job.entry.stored:
                     with guard(partial(self._log_unsendable, job, "on_published raised"), timed=False):
                         self.on_published(job.entry, window, again=job.again)
             if job.tracked:
-                confirmations.append(self._confirmation(job, published))
+                confirmations.append(self._confirmation(job, published, queue))
         self._confirm(confirmations)
 
-    def _confirmation(self, job: Job, published: Published) -> Confirmation:
+    def _confirmation(self, job: Job, published: Published, queue: str | None = None) -> Confirmation:
         wait = job.entry.policy.start_timeout + self._delay(job)
-        return Confirmation(WindowKey(job.entry.name, job.start), job.turn, published, wait)
+        return Confirmation(WindowKey(job.entry.name, job.start), job.turn, published, wait, queue)
 
     def _delay(self, job: Job) -> float:
         """Seconds until the job's message may run. If it is published again, its countdown began at the start."""
@@ -290,10 +290,13 @@ class Publishing(Scheduler):
                 signals.window_closed.send(sender=self, window=window, outcome="failed", count=1)
         return replies
 
-    def _send(self, source: Any, window: Window, job: Job) -> Published:
-        """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it."""
+    def _send(self, source: Any, window: Window, job: Job) -> tuple[Published, str | None]:
+        """Publish through the base's ``apply_entry``, which logs and swallows a failure. In a batch, SENT: into it.
+
+        Returns the queue too; None where that isn't known.
+        """
         if self._broker_down:
-            return Published.UNSURE
+            return Published.UNSURE, None
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
@@ -318,12 +321,10 @@ class Publishing(Scheduler):
         self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
             self._warn_of_lost(outgoing, job, window)
-            return Published.ASTRAY
-        if published == Published.SENT and job.publishes > 1 and not job.begun:
-            self._results.watch(WindowKey(window.entry, window.start), outgoing.task_id)
-            if job.publishes >= _OFTEN:
-                self._unbegun[window.entry] = job, outgoing.queue
-        return published
+            return Published.ASTRAY, None
+        if published == Published.SENT and job.publishes >= _OFTEN and not job.begun:
+            self._unbegun[window.entry] = job, outgoing.queue
+        return published, outgoing.queue
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
@@ -400,7 +401,7 @@ class Publishing(Scheduler):
                 "was published %d times, and no worker has begun it: does one consume the queue %s, and does it know "
                 "the task %s as an OnceTask?"
             )
-            values, key = (job.publishes, shown(queue), shown(task)), WindowKey(entry, job.start)
+            values, key = (job.publishes, shown(queue or "?"), shown(task)), WindowKey(entry, job.start)
             log_window(logger, logging.WARNING, "window_not_begun", key, what, *values, queue=queue, task=task)
 
     def _producer(self) -> Any:

@@ -19,6 +19,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.store import (
     BeatReport,
     Closed,
@@ -28,9 +29,11 @@ from celery_once_beat.store import (
     Store,
     Taken,
     Unchanged,
+    Unconsumed,
     read_app,
 )
 from celery_once_beat.windows import Window, WindowKey
+from celery_once_beat.wording import shown
 
 from .defined import Defined
 from .entries import Entries
@@ -42,6 +45,8 @@ logger = guarded(get_logger(__name__))
 
 #: Overdue windows read of each shard at a time.
 _MOST = 100
+#: Of more queues it isn't told which are consumed.
+_MOST_QUEUES = 500
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
 #: Seconds between two looks while windows wait for others: one begins within 0.3 s of the end before it.
@@ -54,12 +59,19 @@ class Recovery:
     """One beat's sweep, every ``recovery_interval``: it finds what is overdue, and is the heartbeat too."""
 
     def __init__(
-        self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, app: str = ""
+        self,
+        store: Store,
+        beat: str,
+        clock: ServerClock,
+        entries: Entries,
+        sender: object,
+        app: str = "",
+        broker: str = "",
     ) -> None:
         self._store = store
         self._entries = entries
-        #: As :func:`~celery_once_beat.settings.describe_app` says it.
-        self._app = app
+        #: As :func:`~celery_once_beat.settings.describe_app` and ``name_broker`` say it.
+        self._app, self._broker = app, broker
         #: The app of each beat that lives.
         self._apps: dict[str, str | None] = {}
         self._beat = beat
@@ -235,9 +247,10 @@ class Recovery:
         # Also where messages lose their headers: the window is published once more, and ends with that.
         ours = {window: entry for window, entry in entries.items() if entry and (entry.tracked or entry.astray)}
         known = [(window, entry.fingerprint) for window, entry in ours.items()]
+        taken = self._store.take_many(self._beat, known, self._consumed()) if known else []
         jobs: list[Job] = []
         away: StoreUnavailableError | None = None
-        for (window, entry), reply in zip(ours.items(), self._store.take_many(self._beat, known), strict=True):
+        for (window, entry), reply in zip(ours.items(), taken, strict=True):
             if isinstance(reply, StoreUnavailableError):
                 away = reply
                 continue
@@ -248,7 +261,12 @@ class Recovery:
             if isinstance(reply, Taken):
                 with self._entries.alone(entry):
                     jobs.append(self._overdue(entry, window, reply))
-            elif reply in (Unchanged("put off"), Unchanged("waits")):
+            elif isinstance(reply, Unconsumed):
+                self._moved.add(self._store.shard_of(window.entry))
+                if self._logged.is_new((window.entry, "unconsumed"), reply):
+                    what = "waits: no worker that knows windows consumes its queue %s"
+                    log_window(logger, logging.WARNING, "window_not_begun", window, what, shown(reply.queue))
+            elif reply == Unchanged("waits"):
                 self._moved.add(self._store.shard_of(window.entry))
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
@@ -257,6 +275,21 @@ class Recovery:
         except StoreUnavailableError as exc:
             away = exc  # what was taken is to be published all the same
         return jobs, away
+
+    def _consumed(self) -> set[str] | None:
+        """Return the queues that workers consume; None where that isn't known. Raises StoreUnavailableError."""
+        try:
+            workers, unreadable = self._store.workers(self._clock.now(), WORKER_TTL)
+        except StoreUnavailableError:
+            raise
+        except OnceError as exc:
+            self._log_once("workers", exc, about("workers_unreadable", owner=self._beat))
+            return None
+        self._logged.end("workers")
+        queues = {queue for worker in workers.values() for queue in worker.queues}
+        # Messages may get from here to another broker (a shovel, a federation), or that is another name of this one.
+        elsewhere = any(worker.broker != self._broker for worker in workers.values())
+        return None if elsewhere or unreadable or "-" in queues or len(queues) > _MOST_QUEUES else queues
 
     def find(self, windows: Iterable[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
         """Return the entry of each window, None where this beat has none; without those that it is yet to read."""

@@ -7,7 +7,6 @@ while Redis or the broker is away.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -24,13 +23,12 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import about, guarded, log_window
-from celery_once_beat.settings import Settings, describe_app
-from celery_once_beat.store import BeatReport, Closed, Store, check_client
-from celery_once_beat.windows import Window, WindowKey
+from celery_once_beat.logs import about, guarded
+from celery_once_beat.settings import Settings, describe_app, name_broker
+from celery_once_beat.store import BeatReport, Store, check_client
+from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import failure_words, shown
 
-from . import broker
 from .claiming import CHUNK, Claiming
 from .defined import Defined
 from .entries import Entries
@@ -38,7 +36,6 @@ from .garbage import uncollected
 from .guard import guard
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
-from .results import Results
 from .server_clock import ServerClock
 from .setup_check import SetupCheck
 from .sources import log_left_out
@@ -114,16 +111,15 @@ class OnceSchedulerMixin(Publishing):
             logger.critical("once: %s", exc, extra=about("setting_wrong"))
             raise SystemExit(os.EX_CONFIG) from None
         self.clock = ServerClock()
-        self._results = Results(self.app)
         self.beat_id = beat_name()
         with uncollected():
             super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
-        queue_of = partial(broker.queue_of, self.app)
-        self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager, queue_of=queue_of)
+        self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
         self.entries.parts = [module.Part(self) for module in parts("beat")]
         app = describe_app(self.app)
-        self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app)
+        broker_name = name_broker(self.app.connection_for_write())
+        self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app, broker_name)
         self.recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
         self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
@@ -313,7 +309,7 @@ class OnceSchedulerMixin(Publishing):
         load = partial(self._claiming.load, self.recovery.alive)
         work = [part.work for part in self.entries.parts]
         check = partial(self._setup_check.check_names, self.recovery.alive)
-        steps: list[Callable[[], object]] = [self.recovery.see_changes, self.on_sweep, load, self._close_by_result]
+        steps: list[Callable[[], object]] = [self.recovery.see_changes, self.on_sweep, load]
         steps += [partial(self._recover, overdue), *work, check]
         for step in steps:
             try:
@@ -321,28 +317,6 @@ class OnceSchedulerMixin(Publishing):
             except StoreUnavailableError as exc:
                 away = exc
         return away
-
-    def _close_by_result(self) -> None:
-        """End windows that workers have executed which don't know windows, and whose result says so.
-
-        Raises StoreUnavailableError; what is left then is for the next look.
-        """
-        for _ in range(len(self._results.found)):
-            key, outcome = self._results.found.popleft()
-            try:
-                reply = self.store.close_by_result(key, self.beat_id, outcome)
-            except StoreUnavailableError:
-                self._results.found.append((key, outcome))  # next time the others come first
-                raise
-            except OnceError as exc:  # who takes it has said so
-                logger.debug("once: %s", exc)
-                continue
-            if isinstance(reply, Closed):
-                what = "is %s, as its result says: no worker has begun it as a window"
-                about_it = {"outcome": outcome, "owner": self.beat_id}
-                log_window(logger, logging.WARNING, "window_by_result", key, what, outcome, **about_it)
-                window = Window(key.entry, key.start, None)
-                signals.window_closed.send(sender=self, window=window, outcome=outcome, count=1)
 
     def _report(self) -> BeatReport:
         """What people are told of this beat."""
@@ -468,8 +442,6 @@ class OnceSchedulerMixin(Publishing):
         if self._ticking:
             return
         self._leave()
-        if "_results" in vars(self):  # not where it was built to be looked at
-            self._results.stop()
         super().close()
         self.on_close()
 

@@ -168,16 +168,15 @@ def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
 
 def _workers(report: Report) -> Iterator[Finding]:
     for queue in report.idle_queues:
-        last = f"the last one began at {queue.begun:%Y-%m-%d %H:%M:%S} UTC" if queue.begun else "none has begun yet"
-        found = f"no worker for the queue {queue.queue!r}: {queue.stuck} of its windows wait, {last}"
+        found = f"no worker that knows windows consumes the queue {queue.queue!r}: {queue.stuck} of its windows wait"
         yield Finding("workers", "warn", plain(found), f"start a worker with -Q {plain(queue.queue)}")
     if report.idle_queues:
         return
-    if report.workers:
-        names = some([plain(worker.worker) for worker in report.workers], _NAMED)
-        yield Finding("workers", "ok", f"{len(report.workers)} began windows within a day: {names}")
+    living = [plain(worker.worker) for worker in report.workers if worker.lives]
+    if living:
+        yield Finding("workers", "ok", f"{len(living)} live that know windows: {some(living, _NAMED)}")
     else:
-        yield Finding("workers", "note", "none has begun a window within a day", "start one, if windows were due")
+        yield Finding("workers", "warn", "none lives that knows windows", "start one: celery worker")
 
 
 def _entries(project: Project, report: Report) -> Iterator[Finding]:

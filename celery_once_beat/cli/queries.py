@@ -21,15 +21,15 @@ from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavaila
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import span
+from celery_once_beat.wording import some, span
 
 from .context import Project, entry_argument, fail, json_option, pass_project
 from .output import local, painted, plain, print_json, print_table, seconds
 
 #: What status says of an entry, before what needs attention.
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
-#: Most workers that status names.
-_MOST_WORKERS = 20
+#: Most workers that status names, and queues of each.
+_MOST_WORKERS, _MOST_QUEUES = 20, 5
 #: Most paused entries that it names.
 _MOST_PAUSED = 10
 #: Most windows of an entry that are looked at for why they are left out.
@@ -127,10 +127,15 @@ def _print_workers(report: Report) -> None:
     if workers:
         click.echo()
         lines = [
-            [plain(each.worker), "-" if each.heard is None else f"{span(each.heard)} ago", str(each.running)]
+            [
+                plain(each.worker),
+                "-" if each.heard is None else f"{span(each.heard)} ago",
+                str(each.running),
+                plain(some(each.queues, _MOST_QUEUES)) or "-",
+            ]
             for each in workers[:_MOST_WORKERS]
         ]
-        print_table(["WORKER", "LAST BEGIN", "RUNNING"], lines)
+        print_table(["WORKER", "HEARD", "RUNNING", "QUEUES"], lines)
     if len(workers) > _MOST_WORKERS:
         click.echo(f"… and {len(workers) - _MOST_WORKERS} more workers.")
 

@@ -22,7 +22,7 @@ from .codecs import read_schedule, write_schedule
 from .strict_json import MOST_JSON, number_of, read_object, typed
 
 #: Written where they aren't as usual.
-_OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "queue", "tz")
+_OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "tz")
 #: Most characters of a text, and of the schedule.
 _MOST_TEXT, _MOST_SCHEDULE = 1024, MOST_JSON - 8 * 1024
 _MOST_SECONDS = 1e9
@@ -48,8 +48,6 @@ class LoadedDefinition:
     anchor: datetime | None = None
     spread: float = 0.0
     countdown: float | None = None
-    #: The queue to which its messages go; None: the beat can't say.
-    queue: str | None = None
     #: The time zone that the entry sets; None: none.
     tz: str | None = None
 
@@ -96,7 +94,7 @@ def _seconds(said: Mapping[str, Any], name: str) -> float:
 
 #: How each field is read, but for the schedule.
 _READ: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
-    **dict.fromkeys(("task", "says", "queue", "tz"), _text),
+    **dict.fromkeys(("task", "says", "tz"), _text),
     **dict.fromkeys(("tracked", "one_off"), partial(typed, kind=bool, expected="bool")),
     **dict.fromkeys(("lease", "spread", "countdown"), _seconds),
     "anchor": lambda said, name: check_anchor(name, said[name]),

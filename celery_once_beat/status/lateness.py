@@ -38,7 +38,7 @@ def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
     if deadline is None or account is None:
         return ()
     late = [
-        LateWindow(listed.name, window.start, *why_late(window, account, listed.queue))
+        LateWindow(listed.name, window.start, *why_late(window, account))
         for window in reversed(listed.seen.windows)
         if window.open is not None and not window.open.backfill and window.start + deadline < now
     ]
@@ -61,7 +61,7 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
         first = min(first, listed.after(account.last_done or account.born) or first)
     if first + deadline >= now:
         return None
-    return LateWindow(listed.name, last.start, *why_late(last, account, listed.queue))
+    return LateWindow(listed.name, last.start, *why_late(last, account))
 
 
 def unclaimed(listed: Listed) -> datetime | None:

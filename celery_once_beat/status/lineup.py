@@ -36,8 +36,6 @@ class Listed:
     entry: BeatEntry | None
     #: For how long an execution owns its window without renewing, seconds; None: that isn't known.
     lease: float | None
-    #: The queue to which its messages go; None: that isn't known.
-    queue: str | None = None
     #: Seconds for which a message waits before it may run.
     countdown: float = 0.0
     #: It is as this process's code has it, or as people set it at run time.
@@ -188,8 +186,7 @@ class _Look:
             seen,
             entry,
             definition.lease,
-            definition.queue,
-            definition.countdown or 0.0,
+            countdown=definition.countdown or 0.0,
             of_code=entry is not None and entry is code,
         )
 

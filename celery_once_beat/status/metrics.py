@@ -37,8 +37,6 @@ OTHERS = "(others)"
 _PREFIX = "celery_once_beat_"
 #: Queues that have a label.
 _MOST_QUEUES = 50
-#: Seconds within which a worker has begun something, to be counted.
-_RECENT = 300.0
 
 #: Outcomes that haven't happened yet are told: Prometheus sees no increase from nothing to 1.
 _ZEROS: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
@@ -209,10 +207,9 @@ def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
 
 
 def _workers(report: Report) -> Iterator[Metric]:
-    recent = [each for each in report.workers if each.running or (each.heard is not None and each.heard < _RECENT)]
-    yield _gauge("workers", "Workers that began a window within five minutes, or run one.", len(recent))
+    yield _gauge("workers", "Workers that live and know windows.", sum(each.lives for each in report.workers))
     stuck = _gauges(
-        "idle_queue_stuck_windows", "Stuck windows of a queue of which no worker has begun anything since.", "queue"
+        "idle_queue_stuck_windows", "Stuck windows of a queue that no worker which knows windows consumes.", "queue"
     )
     for name, number in {short(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
         stuck.add_metric([name], number)

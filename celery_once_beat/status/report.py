@@ -7,7 +7,7 @@ of ``--json``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -16,9 +16,10 @@ from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
 from celery_once_beat.identity import host_of
 from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, Histogram, OpenWindow, Overview, Past, WindowSeen
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, short, shown, span
+from celery_once_beat.wording import printable, short, shown, some, span
 
 from . import judgements
 from .judgements import Judgement
@@ -77,24 +78,29 @@ class BeatStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker that begins windows."""
+    """A worker that knows windows."""
 
     worker: str
-    #: Seconds since one of its processes said so; None: it only runs one.
+    #: Seconds since it said that it lives; None: it only runs one.
     heard: float | None
     #: How many windows it runs.
     running: int
+    #: The queues that it consumes, or consumed when it was heard of last.
+    queues: tuple[str, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        """Whether it was heard of lately, or runs a window."""
+        return self.running > 0 or (self.heard is not None and self.heard < WORKER_TTL)
 
 
 @dataclass(frozen=True, slots=True)
 class IdleQueue:
-    """A queue that no worker seems to consume."""
+    """A queue with stuck windows, which no worker that knows windows says it consumes."""
 
     queue: str
     #: Windows that were published to it, and wait for too long.
     stuck: int
-    #: When a window of it began last.
-    begun: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +235,7 @@ class Report:
     beats: tuple[BeatStatus, ...]
     #: Those that need attention come first.
     entries: tuple[EntryStatus, ...]
-    #: Workers that began a window within the last day, or run one; those that did so last come first.
+    #: Workers that were heard of within the last day, or run a window; those that were so last come first.
     workers: tuple[WorkerStatus, ...] = ()
     idle_queues: tuple[IdleQueue, ...] = ()
     #: By what this process's code differs from what the beats run, in one line; '' where it doesn't.
@@ -284,11 +290,12 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     now = overview.now
     listed, differs = line_up(schedule, overview, before.lines)
     looks = [_Judged.at(each, now) for each in listed]
-    idle = {queue.queue: queue for queue in _idle_queues(looks)}
+    workers = _workers(overview, looks)
+    consumed = {queue for worker in workers if worker.lives for queue in worker.queues}
+    stuck = Counter(window.open.queue for look in looks for window in look.stuck if window.open and window.open.queue)
+    idle = {queue: IdleQueue(queue, stuck[queue]) for queue in stuck.keys() - consumed}
     entries = [
-        before.entry(look.listed, now)
-        or before.keep(look.listed, _entry(look, now, idle.get(look.listed.queue or "")), now)
-        for look in looks
+        before.entry(look.listed, now) or before.keep(look.listed, _entry(look, now, idle), now) for look in looks
     ]
     names = {each.name for each in listed}
     # What is no name is left out too.
@@ -307,8 +314,8 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
         round(overview.latency, 6),
         tuple(BeatStatus.of(beat) for beat in overview.beats),
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
-        _workers(overview, looks),
-        tuple(idle.values()),
+        workers,
+        tuple(idle[queue] for queue in sorted(idle)),
         differs,
         overview.unreadable,
     )
@@ -317,25 +324,11 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 def _workers(overview: Overview, looks: Iterable[_Judged]) -> tuple[WorkerStatus, ...]:
     runs = (window.open for look in looks for window in look.running)
     running = Counter(host_of(each.owner) for each in runs if each and each.owner)
-    heard = {worker: max(_seconds(overview.now - at), 0.0) for worker, at in overview.workers.items()}
-    workers = [WorkerStatus(name, heard.get(name), running[name]) for name in {**heard, **running}]
+    workers = [WorkerStatus(name, None, running[name]) for name in running.keys() - overview.workers.keys()]
+    for name, seen in overview.workers.items():
+        heard = max(_seconds(overview.now - seen.heard), 0.0)
+        workers.append(WorkerStatus(name, heard, running[name], tuple(sorted(seen.queues))))
     return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
-
-
-def _idle_queues(looks: Iterable[_Judged]) -> Iterator[IdleQueue]:
-    """Yield queues with stuck windows of which nothing has begun since the newest of those was published."""
-    stuck: dict[str, list[datetime]] = {}
-    begun: dict[str, datetime] = {}
-    for look in looks:
-        queue, account = look.listed.queue, look.listed.seen.account
-        if queue is None or account is None:
-            continue
-        if account.last_begun is not None:
-            begun[queue] = max(account.last_begun, begun.get(queue, account.last_begun))
-        stuck.setdefault(queue, []).extend(window.open.claimed for window in look.stuck if window.open)
-    for queue, since in stuck.items():
-        if since and (queue not in begun or begun[queue] < max(since)):
-            yield IdleQueue(queue, len(since), begun.get(queue))
 
 
 def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
@@ -428,7 +421,7 @@ def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
     return now - window.open.claimed > timedelta(seconds=listed.countdown) + judgements.STUCK_AFTER
 
 
-def _entry(look: _Judged, now: datetime, idle: IdleQueue | None) -> EntryStatus:
+def _entry(look: _Judged, now: datetime, idle: Collection[str]) -> EntryStatus:
     listed = look.listed
     entry, seen = listed.entry, listed.seen
     account = seen.account
@@ -511,7 +504,7 @@ def _worries_of(account: EntryAccount, listed: Listed, now: datetime) -> Iterato
             yield judgements.UNCLAIMED, f"no beat claims it: due since {format_instant(due)}"
 
 
-def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) -> Iterator[_Worry]:
+def _worries_of_windows(look: _Judged, now: datetime, idle: Collection[str]) -> Iterator[_Worry]:
     listed, account = look.listed, look.listed.seen.account
     overdue, skipped = listed.seen.overdue, judgements.skipped_in_a_row(listed.seen.records)
     if overdue:
@@ -533,8 +526,9 @@ def _worries_of_windows(look: _Judged, now: datetime, idle: IdleQueue | None) ->
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
         words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
-        if idle is not None:
-            words += f"; nothing else of the queue {shown(idle.queue)} either"
+        queues = sorted({window.open.queue or "" for window in look.stuck if window.open} & set(idle))
+        if queues:
+            words += f"; no worker consumes the queue {some([shown(queue) for queue in queues], 1)}"
         yield judgements.STUCK, words
     if skipped:
         yield judgements.SKIPPING, f"the last {skipped} windows are skipped"

@@ -56,6 +56,7 @@ from .model import (
     Superseded,
     Taken,
     Unchanged,
+    Unconsumed,
     Unknown,
     Waits,
 )

@@ -12,8 +12,10 @@ import re
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote
 
 from celery_once_beat.errors import OnceError, StoreDataError
+from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
 from celery_once_beat.wording import MOST_FAILURE, shown
 
@@ -29,6 +31,8 @@ _MS = timedelta(milliseconds=1)
 DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
 _LONGEST_WORDS = 1000
 _MOST_NUMBER = 10**15
+#: Characters of a queue's name, percent-encoded.
+_MOST_QUEUE = 200
 _WHOLE = re.compile(r"-?\d{1,15}", re.ASCII)
 #: Seconds, some 3000 years.
 _LONGEST = 1e11
@@ -225,7 +229,9 @@ def read_take(reply: list[Any]) -> model.TakeReply:
             return model.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
         case "closed":
             return model.Closed(reply[1])
-    return model.Unchanged(reply[1])
+    return (
+        model.Unconsumed(unquote(reply[2]), whole(reply[3])) if reply[1] == "unconsumed" else model.Unchanged(reply[1])
+    )
 
 
 def read_backfill(reply: list[Any]) -> model.Claimed | model.Open | model.Unknown:
@@ -367,7 +373,6 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         times=_read_times(key, values.get("times", "0 0 0")),
         late=whole(values.get("late", 0)),
         deadline=whole(values["deadline"]) / 1000 if values.get("deadline", "-") != "-" else None,
-        unconsumed="trying" in values,
         turn=parse_instant(values["running"]) if values.get("running") else None,
         limit=values.get("limit", "")[:_LONGEST_WORDS],
     )
@@ -394,7 +399,7 @@ def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataEr
 
 def _read_open(text: str) -> model.OpenWindow:
     """Read an open window's account; see ``lua/pieces/window.lua``."""
-    attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat = text.split(" ")
+    attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat, queue = text.split(" ")
     if state not in STATES:
         raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
     return model.OpenWindow(
@@ -407,7 +412,31 @@ def _read_open(text: str) -> model.OpenWindow:
         state=state,
         beat=beat,
         owner="" if owner == "-" else owner,
+        queue=None if queue == "-" else unquote(queue),
     )
+
+
+def write_queue(queue: str | None) -> str:
+    """Write the name of a queue without blanks; ``-`` where it isn't known, or can't be kept."""
+    written = quote(queue or "-", safe="", errors="replace")
+    return written if len(written) <= _MOST_QUEUE else "-"
+
+
+def read_workers(reply: list[Any]) -> tuple[dict[str, model.WorkerSeen], list[str]]:
+    """Read what workers said last of what they consume; and what can't be read. Two may have the same name."""
+    found: dict[str, model.WorkerSeen] = {}
+    unreadable = []
+    for member, at in sorted(as_pairs(reply), key=lambda pair: pair[1], reverse=True):
+        try:
+            worker, broker, queue = member.split(" ")
+            heard = instant(at)
+        except ValueError as exc:
+            unreadable.append(f"{member!r:.100}: {exc}")
+            continue
+        known = found.setdefault(worker, model.WorkerSeen(heard, broker, set()))
+        if known.heard - heard < timedelta(seconds=WORKER_TTL):
+            known.queues.add(unquote(queue))
+    return found, unreadable
 
 
 def read_past(text: str) -> model.Past:

@@ -20,7 +20,6 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 or the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
-    {7}:workers                 workers that began windows of the shard → when, server ms, for people; a day
     {7}:lines                   keys of entries whose windows wait for their turn → until when beats look often, server
                                 ms; twenty minutes
     {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
@@ -37,6 +36,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
     orders                      who ordered what of late → when, server ms, for people: 90 days, 2 MB
+    workers                     <worker> <broker> <queue> that it consumes → when it said so last, server ms
+                                (``lua/consume.lua``); a day
     beats                       live beats → last seen, server ms, for people; BEAT_TTL
     {once:beats}:reports        live beats → what each says of itself and of which app it is, JSON, for people; BEAT_TTL
 
@@ -103,8 +104,8 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         beats = f"{prefix}beats"
-        #: The log of orders.
-        self.orders = f"{prefix}orders"
+        #: The log of orders; and which queues workers consume.
+        self.orders, self.workers = f"{prefix}orders", f"{prefix}workers"
         #: In one slot of a cluster.
         self.of_beats = {
             "beats": beats,

@@ -19,15 +19,15 @@ from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
 from . import codec, scripts
 from .keys import SHARDS, shard_of
-from .model import BeatReport, EntryAccount, OpenWindow, Past
+from .model import BeatReport, EntryAccount, OpenWindow, Past, WorkerSeen
 from .roundtrip import Words
 from .scripts import Call
 from .verbs import Store
 
 #: Entries that travel in one pipeline.
 _CHUNK = 500
-#: Workers that began a window so long ago are shown.
-_WORKERS_OF = timedelta(days=1)
+#: Workers that were heard of within so many seconds are shown.
+_WORKERS_OF = 86_400.0
 #: Most overdue windows that are read of each shard.
 _MOST_OVERDUE = 10_000
 #: Most entries of the same definitions that a beat hears of.
@@ -121,8 +121,8 @@ class Overview:
     strangers: dict[str, int]
     #: What beats say of the entries that they have loaded, as ``lua/pieces/entries.lua`` has it; if that was asked for.
     loaded: dict[str, str] = field(default_factory=dict)
-    #: Workers that begin windows → when one was heard of last, aware UTC; of the last day.
-    workers: dict[str, datetime] = field(default_factory=dict)
+    #: Workers that know windows, of the last day.
+    workers: dict[str, WorkerSeen] = field(default_factory=dict)
     #: What can't be read and belongs to no entry that is shown.
     unreadable: tuple[str, ...] = ()
 
@@ -328,24 +328,15 @@ class Lookup:
             ],
         )
 
-    def _workers(self, now: datetime) -> tuple[dict[str, datetime], list[str]]:
-        """Return when each worker was heard of last, and what can't be read of them."""
-        since = codec.epoch_ms(now - _WORKERS_OF)
-        replies = self._trip.read(
-            [
-                ("ZRANGEBYSCORE", self._keys.of_shard("workers", shard), since, "+inf", "WITHSCORES")
-                for shard in range(SHARDS)
-            ]
-        )
-        heard: dict[str, datetime] = {}
-        unreadable = []
-        for shard, reply in enumerate(replies):
-            for worker, at in () if isinstance(reply, OnceError) else codec.as_pairs(reply):
-                try:
-                    heard[worker] = max(heard.get(worker, codec.EPOCH), codec.instant(at))
-                except ValueError as exc:
-                    unreadable.append(f"{self._keys.of_shard('workers', shard)!r}, worker {worker!r}: {exc}")
-        return heard, unreadable
+    def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:
+        """Return what each worker said last, and what can't be read of them."""
+        try:
+            found, unreadable = self._store.workers(now, _WORKERS_OF)
+        except StoreUnavailableError:
+            raise
+        except OnceError as exc:
+            return {}, [str(exc)]
+        return found, [f"{self._keys.workers!r}, {why}" for why in unreadable]
 
     # -- entries ----------------------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ class Confirmation(NamedTuple):
     published: Published
     #: Seconds for which it may wait for a worker.
     start_timeout: float
+    #: The queue that has it; None where that isn't known.
+    queue: str | None = None
 
 
 class Renewal(NamedTuple):
@@ -196,6 +198,15 @@ class Unchanged:
 
 
 @dataclass(frozen=True)
+class Unconsumed(ActedOn):
+    """No worker consumes the queue that has the window's message; nothing was changed but its deadline."""
+
+    queue: str
+    #: The entry's last begin: while that is the same, none of its windows has begun.
+    fence: int
+
+
+@dataclass(frozen=True)
 class Taken(ActedOn):
     """An overdue window is this beat's to publish again, with the retry number that was handed over."""
 
@@ -251,6 +262,16 @@ class Waits:
     waits_for: datetime | None
     #: Starts of windows that are passed over now: they ended as skipped.
     skipped: tuple[datetime, ...] = ()
+
+
+class WorkerSeen(NamedTuple):
+    """What a worker that knows windows said last, at ``heard``, aware UTC."""
+
+    heard: datetime
+    #: As ``settings.name_broker`` says it.
+    broker: str
+    #: Those that it consumes; ``-`` stands for names that can't be kept.
+    queues: set[str]
 
 
 @dataclass(frozen=True)
@@ -504,8 +525,6 @@ class EntryAccount:
     late: int = 0
     #: Seconds after its start within which a window is to be done, as the definition in force says; None: none.
     deadline: float | None = None
-    #: Windows are published that nobody begins; see ``lua/pieces/unconsumed.lua``.
-    unconsumed: bool = False
     #: The start of the window that began last; known where its windows don't overlap.
     turn: datetime | None = None
     #: The limit of which a window waited for a slot last; '' where none did.
@@ -537,6 +556,8 @@ class OpenWindow:
     beat: str
     #: The delivery that began last; '' before the first.
     owner: str
+    #: The queue that got its last message; None: none did, or that isn't known.
+    queue: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -583,4 +604,4 @@ class Past:
 ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
-TakeReply = Taken | Closed | Unchanged
+TakeReply = Taken | Closed | Unconsumed | Unchanged

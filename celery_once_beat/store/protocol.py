@@ -22,8 +22,8 @@ States of a window; beside each arrow stands the verb::
 
     published ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost)
     published ◀── finish, where it is to run again
-    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked, or it has a result from a
-                  worker that doesn't know windows; confirm, where no worker will know the window
+    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked; confirm, where no worker
+                  will know the window
     closed    ◀── abandon, by order
     waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
     published ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
@@ -33,8 +33,18 @@ claimed and published differ only in the deadline: ``claim_lease``, which a beat
 ``start_timeout``. While a worker holds the message and hasn't begun, ``receive`` keeps the deadline one lease ahead.
 Any beat may take a window whose deadline has passed. The take moves the deadline, so only one beat gets it.
 
+A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
+the queue, or run once more in workers that know no windows. Workers say every few seconds what they consume, by
+``consume``. Where the queue isn't known (an exchange routes the message), or workers have another broker than the beat
+that asks, it is taken at doubling steps.
+
 What each failure does
 ----------------------
+- A worker says nothing for WORKER_TTL: it counts as gone, and its queues as consumed by nobody. What was published to
+  them stays open, is looked at again after an eighth of its age, within ten minutes, and is published again once a
+  worker says that it consumes the queue. If it only couldn't say so (Redis was away, its process stood still), it says
+  so as soon as it can.
+- A worker lives and hangs: windows of its queues are published again at doubling steps.
 - The holder of a slot dies: the slot is a lease. A beat's next look finds it free.
 - A window ends: the same script makes the next in line overdue. If no beat lives, it stays overdue until one does. If
   the beat that took it dies, another takes it after ``claim_lease``. If its message is lost, it is published again

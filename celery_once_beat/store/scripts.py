@@ -319,13 +319,13 @@ CLAIM = Verb(
 CONFIRM = Verb(
     "confirm",
     OF_WINDOW,
-    f"{ENDING} turn:number published:number start_timeout:span publish_timeout:span claim_lease:span",
+    f"{ENDING} turn:number published:number queue start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb(
     "take",
     OF_WINDOW,
-    f"{ENDING} beat fingerprint claim_lease:span",
+    f"{ENDING} beat fingerprint consumed claim_lease:span",
     codec.read_take,
     waits=True,
 )
@@ -350,14 +350,14 @@ MARKS = Verb("marks", "", "", str, more_keys="hashes")
 SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)
+CONSUME = Verb("consume", "workers", "worker broker queues:words", codec.read_word)
 #: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
     f"{OF_WINDOW} refused",
-    f"{ENDING} owner lease:life {MESSAGE} tracked:flag keyed:flag marks:flag {NOW_ONLY}",
+    f"{ENDING} owner lease:life {MESSAGE} tracked:flag keyed:flag {NOW_ONLY}",
     codec.read_begin,
     waits=True,
-    more_keys="workers",
 )
 BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
 MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
@@ -401,7 +401,7 @@ FINISH = Verb(
 CLOSE = Verb(
     "close",
     OF_WINDOW,
-    f"{ENDING} owner outcome {MESSAGE} expires:time publish_timeout:span by_result:flag",
+    f"{ENDING} owner outcome {MESSAGE} expires:time publish_timeout:span",
     codec.read_close,
 )
 KEY_CLAIM = Verb(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
@@ -32,8 +31,6 @@ R = TypeVar("R", bound=model.ChangeReply)
 _CALL_DIGITS = 16
 #: Microseconds by which a window that can't be called goes behind others that wait for a slot.
 _LATER = 10_000_000
-#: Seconds for which it is known that this process begins windows.
-_MARKED_FOR = 10.0
 
 
 class Store:
@@ -49,8 +46,6 @@ class Store:
         self.keys = Keys(settings.key_prefix)
         #: The exchange with the server.
         self.trip = RoundTrip(settings, self.keys, client)
-        #: When a begin says the next time that this worker begins windows, by ``clock.steady``.
-        self._mark_at = 0.0
         #: By verb: what of a window's arguments is the same for all.
         self._packed: dict[Verb[Any], dict[str, str]] = {}
 
@@ -163,19 +158,38 @@ class Store:
         """Confirm what happened to each window's message; :class:`Unchanged` where it isn't the caller's any more."""
         return self.trip.run(
             [
-                self.of_window(scripts.CONFIRM, window, turn=turn, published=published, start_timeout=start_timeout)
-                for window, turn, published, start_timeout in confirmations
+                self.of_window(
+                    scripts.CONFIRM,
+                    each.window,
+                    turn=each.turn,
+                    published=each.published,
+                    queue=codec.write_queue(each.queue),
+                    start_timeout=each.start_timeout,
+                )
+                for each in confirmations
             ]
         )
 
-    def take_many(self, beat: str, windows: Iterable[tuple[WindowKey, str]]) -> list[model.TakeReply | OnceError]:
-        """Take overdue (window, fingerprint) pairs."""
+    def take_many(
+        self, beat: str, windows: Iterable[tuple[WindowKey, str]], consumed: Iterable[str] | None = None
+    ) -> list[model.TakeReply | OnceError]:
+        """Take overdue (window, fingerprint) pairs.
+
+        ``consumed`` are the queues that workers consume; None: that isn't known.
+        """
+        text = "" if consumed is None else f" {' '.join(map(codec.write_queue, consumed))} "
         return self.trip.run(
             [
-                self.of_window(scripts.TAKE, window, beat=beat, fingerprint=fingerprint)
+                self.of_window(scripts.TAKE, window, beat=beat, fingerprint=fingerprint, consumed=text)
                 for window, fingerprint in windows
             ]
         )
+
+    def workers(self, now: datetime, within: float) -> tuple[dict[str, model.WorkerSeen], list[str]]:
+        """Return the workers that were heard of ``within`` so many seconds before ``now``; and what can't be read."""
+        since = codec.epoch_ms(now) - codec.ms(within)
+        (reply,) = self._trip.read([("ZRANGEBYSCORE", self.keys.workers, since, "+inf", "WITHSCORES")])
+        return codec.read_workers(raised(reply))
 
     def postpone_many(
         self, beat: str, windows: Iterable[tuple[WindowKey, str]], seconds: float
@@ -459,12 +473,9 @@ class Store:
         ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
         :meth:`finish_many` returns for them, also where the begin itself fails.
         """
-        marks = self._marks_worker(window)
         begin: Call[Any] = self.of_window(
             scripts.BEGIN,
             window,
-            [self.keys.of_shard("workers", shard_of(window.entry))] if marks else (),
-            marks=marks,
             owner=owner,
             lease=lease,
             retry=retry,
@@ -481,14 +492,6 @@ class Store:
         """Return those arguments of a begin that a feature takes."""
         return {name: value for name, value in arguments.items() if name in scripts.BEGIN.arguments}
 
-    def _marks_worker(self, window: WindowKey) -> bool:
-        """Whether a begin says that this worker begins windows: one does every few seconds."""
-        now = steady()
-        if isinstance(window, KeyedWindow) or now < self._mark_at:
-            return False
-        self._mark_at = now + _MARKED_FOR
-        return True
-
     def begin_now(
         self, window: KeyedWindow, owner: str, lease: float
     ) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
@@ -497,7 +500,6 @@ class Store:
             self.of_window(
                 scripts.BEGIN_NOW,
                 window,
-                marks=False,
                 owner=owner,
                 lease=lease,
                 retry=0,
@@ -634,13 +636,6 @@ class Store:
         """
         return self._close(window, owner, outcome, retry, expires=expires)
 
-    def close_by_result(self, window: WindowKey, beat: str, outcome: str) -> model.ConfirmReply:
-        """Record what the result of a window says that never began: done, failed or revoked.
-
-        Returns :class:`Unchanged` where it has begun, is closed already, or was opened by order.
-        """
-        return self._close(window, beat, outcome, by_result=True)
-
     def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.ConfirmReply:
         """Say that a message was discarded by ``worker``, which doesn't know its task; ``retry`` is its retry number.
 
@@ -656,14 +651,17 @@ class Store:
         retry: int = 0,
         *,
         expires: datetime | None = None,
-        by_result: bool = False,
     ) -> model.ConfirmReply:
-        close = self.of_window(
-            scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires, by_result=by_result
-        )
+        close = self.of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires)
         return self.trip.one(close)
 
     # -- keys of the user's own -------------------------------------------------------------------------------
+
+    def consume(self, worker: str, broker: str, queues: Iterable[str]) -> None:
+        """Say that ``worker`` lives and consumes these queues of ``broker``; see :meth:`workers`."""
+        named = [codec.write_queue(queue) for queue in queues]
+        keys = {"workers": self.keys.workers}
+        self._trip.one(scripts.CONSUME.call(keys, worker=worker, broker=broker, queues=named))
 
     def claim_key(
         self, window: KeyedWindow, claimant: str, *, now: bool = False

@@ -21,7 +21,7 @@ from celery.worker.request import Request
 
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.identity import delivery_name, execution_name, host_of
+from celery_once_beat.identity import delivery_name, execution_name, worker_name
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
@@ -141,7 +141,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
         queue = (message.delivery_info or {}).get("routing_key")
         log_window(logger, ERROR, "window_discarded", window, text, name, queue)
     errands_of.of(sender.app).send(
-        lambda store: store.discarded(delivery.key, delivery.retry, host_of(delivery_name(sender.hostname))),
+        lambda store: store.discarded(delivery.key, delivery.retry, worker_name(sender.hostname)),
         lambda exc: _log_unrecorded(window, "discarded", exc),
     )
 

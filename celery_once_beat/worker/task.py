@@ -333,8 +333,10 @@ class OnceTask(TaskOptions, _Task):
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .request import fail_unread, request_class  # noqa: PLC0415  # only a worker needs it
+        from .consumed import say_consumed  # noqa: PLC0415  # only a worker needs it
+        from .request import fail_unread, request_class  # noqa: PLC0415
 
+        say_consumed(consumer)
         for part in parts("worker"):
             part.on_consumer(consumer)
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only

@@ -143,7 +143,7 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
     STATES["published"](stage)
     dumped = server.dump()
     stopped = set()
-    for field in [*FIELDS, "deadline", "pause_after_failures", "on_failure", "streak", "running", "waits", "trying"]:
+    for field in [*FIELDS, "deadline", "pause_after_failures", "on_failure", "streak", "running", "waits"]:
         for garbage in GARBAGE:
             server.restore(dumped)
             server.raw.hset(stage.entry_key, field, garbage)

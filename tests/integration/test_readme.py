@@ -106,7 +106,7 @@ def run(command: str, folder: Path, url: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.long
 def test_what_runs_once_elsewhere(procs: Processes, redis_url: str, folder: Path) -> None:
-    """The block of docs/without-beat.md, on two machines at once: one of them cleans up, and each user gets one mail."""
+    """docs/without-beat.md, on two machines at once: one of them cleans up, and each user gets one mail."""
     # Not every hour: the second may come up after the first's.
     elsewhere = ELSEWHERE.replace("redis://localhost", redis_url).replace('every="1h"', 'every="1d"')
     assert 'every="1d"' in elsewhere

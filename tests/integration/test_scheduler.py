@@ -21,7 +21,7 @@ from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.schedules import schedule
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
-from servers import RedisServer, free_port, without_shard
+from servers import RedisServer, free_port
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.beat import BeatEntry
@@ -522,20 +522,6 @@ def test_a_window_whose_result_is_there(
     else:
         tick_until(scheduler, counts, "it is closed")
         assert counts() == {outcome: 1}
-
-
-def test_a_result_that_can_not_be_told_yet(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
-    """The node of its entry is away: what is due on others is seen to, and it is told later."""
-    with without_shard(redis_url, 0) as app.conf.once_beat_redis_url:
-        scheduler = schedulers()
-        away = next(name for name in map(str, range(1000)) if scheduler.store.shard_of(name) == 0)
-        found = [(WindowKey(name, soon()), "done") for name in (away, "tick")]
-        scheduler._results.found.extend(found)
-        with pytest.raises(StoreUnavailableError):
-            scheduler._close_by_result()
-        assert [*scheduler._results.found] == found[::-1]
 
 
 def test_the_package_is_lazy() -> None:

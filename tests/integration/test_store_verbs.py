@@ -23,6 +23,7 @@ from stage import (
     MARK,
     MINUTE,
     PUBLISH,
+    QUEUE,
     START,
     STATES,
     T0,
@@ -95,21 +96,21 @@ Unchanged                | unseen     | -    | confirm; take overdue; receive, n
 Unchanged                | unseen     | -    | unknown, n=0; abandon; abandon running | unseen; before
 Confirmed                | open       | 600  | confirm | claimed; published; taken; again, taken
 Unchanged                | running A  | same | confirm; unconfirm; not yet; astray; take; receive, n=0 | running
-Unchanged                | running A  | same | expired, n=0; expired, n=1; unknown, n=0; done by result | running
+Unchanged                | running A  | same | expired, n=0; expired, n=1; unknown, n=0 | running
 Unchanged                | open       | same | confirm | died; due again; again; waits turn; its turn; waits slot
 Unchanged                | open       | same | unknown, n=0 | died; due again; again; waits turn; its turn; waits slot
 Unchanged                | waiting 1  | same | confirm; unconfirm; not yet; astray; take; receive, n=0 | waiting
-Unchanged                | waiting 1  | same | expired, n=0; unknown, n=0; done by result | waiting
+Unchanged                | waiting 1  | same | expired, n=0; unknown, n=0 | waiting
 Unchanged                | closed     | -    | confirm; take overdue; expired, n=0 | closed; long closed; met done
 Unchanged                | closed     | -    | unknown, n=0; abandon; abandon running | closed; long closed; met done
 Unchanged                | running A  | -    | confirm; take overdue; receive, n=0; expired, n=0 | ahead
 Unchanged                | running A  | -    | unknown, n=0; abandon; abandon running | ahead
 Unchanged                | unknown    | -    | confirm; take overdue; receive, n=0; expired, n=0 | lost
 Unchanged                | unknown    | -    | unknown, n=0; abandon; abandon running | lost
-Unchanged                | unseen     | -    | unconfirm; not yet; astray; done by result | unseen
+Unchanged                | unseen     | -    | unconfirm; not yet; astray | unseen
 Confirmed                | open       | 1    | unconfirm | claimed; published; taken
 Unchanged                | open       | same | unconfirm; astray | died; waits turn; its turn; waits slot
-Unchanged                | closed     | -    | unconfirm; not yet; astray; done by result | closed
+Unchanged                | closed     | -    | unconfirm; not yet; astray | closed
 Confirmed                | open       | 5    | not yet | claimed; taken
 Unchanged                | open       | same | not yet | published; died; waits turn; its turn; waits slot
 Closed outcome=untracked | closed     | -    | astray | claimed; published; taken
@@ -118,11 +119,14 @@ Unchanged                | open       | same | take | waits slot
 Taken retry=0 attempts=1 | open       | same | take | taken; again, taken
 Taken retry=0 attempts=0 | open       | 5    | take | its turn
 Taken retry=0 attempts=0 | open       | 5    | take overdue | claimed; published; its turn; waits slot
-Unchanged                | running A  | 31   | take overdue | running
+Taken retry=0 attempts=0 | open       | 5    | take unconsumed | claimed; its turn; waits slot
+Unconsumed               | open       | 1    | take unconsumed | published
+Unchanged                | running A  | 31   | take overdue; take unconsumed | running
 Taken retry=0 attempts=1 | open       | 5    | take overdue | died; taken; again
-Unchanged                | waiting 1  | 62   | take overdue | waiting
-Taken retry=1 attempts=0 | open       | 5    | take overdue | due again
-Unchanged                | open       | 600  | take overdue | waits turn
+Taken retry=0 attempts=1 | open       | 5    | take unconsumed | died; taken; again
+Unchanged                | waiting 1  | 62   | take overdue; take unconsumed | waiting
+Taken retry=1 attempts=0 | open       | 5    | take overdue; take unconsumed | due again
+Unchanged                | open       | 600  | take overdue; take unconsumed | waits turn
 Confirmed                | open       | 31   | receive, n=0 | claimed; published; died; taken; again, taken
 Unchanged                | running B  | same | receive, n=0; unknown, n=0 | followed
 Unchanged                | open       | same | receive, n=0 | due again; again; waits turn; its turn; waits slot
@@ -189,8 +193,6 @@ Closed outcome=expired   | closed     | -    | expired, n=1 | waiting; due again
 Confirmed                | open       | 1    | unknown, n=0 | claimed; published; taken; again, taken
 Unchanged                | open       | same | unknown, n=1 | claimed; published; waits turn; its turn; waits slot
 Confirmed                | open       | 1    | unknown, n=1 | due again
-Closed outcome=done      | closed     | -    | done by result | claimed; published; waits turn; its turn; waits slot
-Unchanged                | open       | same | done by result | died; taken
 Claimed turn=1           | open       | 10   | backfill | unseen; closed; long closed; before
 Open                     | open       | same | backfill | claimed; published; died; taken; due again; again; waits turn
 Open                     | open       | same | backfill | its turn; waits slot
@@ -240,7 +242,7 @@ def test_a_verb_in_a_state(stage: Stage, state: str, verb: str, answer: str, aft
             due = float(deadline) * 1000
             # Which deadline it is; a lease's remainder counts from a little before it was sent.
             assert sent + due - 2000 <= found <= stage.now() + due + 2000
-        if verb == "take overdue":
+        if verb in ("take overdue", "take unconsumed"):
             break  # what a take moved is overdue no more; see the test of its repetition
         again = VERBS[verb](stage)
         assert str(again) == str(first) if isinstance(first, OnceError) else again == first
@@ -263,7 +265,7 @@ def test_every_state_and_verb_has_its_row() -> None:
     """The table speaks of every state and every verb that this file knows."""
     assert {row[0] for row in ROWS} == set(STATES)
     assert {row[1] for row in ROWS} == set(VERBS)
-    assert len(ROWS) == len({row[:2] for row in ROWS}) == 408
+    assert len(ROWS) == len({row[:2] for row in ROWS}) == 409
 
 
 # ------------------------------------------------------------------------------------------ leases that run out
@@ -1224,44 +1226,86 @@ def test_first_copies_that_died_with_their_worker_all_come_again(stage: Stage) -
         assert isinstance(stage.take(), r.Taken)
 
 
-def test_second_copies_that_died_with_their_worker_are_tried_one_at_a_time(stage: Stage) -> None:
-    """Those may be copies that nobody will ever execute, so they don't grow with the windows."""
-    for number in (1, 2):
-        stage.claim_nth(number)
-        stage.confirm()
-        stage.receive()
-        stage.overdue()
-        stage.take()
-        stage.confirm()
-        assert stage.receive() == r.Confirmed()
-        stage.overdue()
-    stage.start = nth(1)
+def test_second_copies_that_died_with_their_worker_wait_for_another(stage: Stage) -> None:
+    """They had left the queue, but so had those that nobody will ever execute."""
+    _second_copy(stage)
+    assert stage.receive() == r.Confirmed()
+    stage.overdue()
+    assert isinstance(stage.take(consumed=[]), r.Unconsumed)
+    stage.overdue()
+    assert isinstance(stage.take(consumed=["other", QUEUE]), r.Taken)
+
+
+def _second_copy(stage: Stage, queue: str | None = QUEUE) -> None:
+    stage.claim()
+    stage.confirm(queue=queue)
+    stage.overdue()
     assert isinstance(stage.take(), r.Taken)
-    stage.start = nth(2)
-    assert stage.take() == r.Unchanged("put off")
+    stage.confirm(queue=queue)
 
 
-def test_a_worker_whose_window_has_to_wait_consumes_the_queue(stage: Stage) -> None:
-    """So more of the windows that were put off may be tried, though this one doesn't begin yet."""
-    stage.load(overlap="buffer_all")
-    for number in (1, 2, 3):
-        stage.claim_nth(number)
-        stage.confirm()
-    stage.start = nth(1)
-    assert isinstance(stage.begin("A"), r.Begun)
-    for number in (2, 3):
-        stage.start = nth(number)
+@pytest.mark.parametrize("queue", [None, "-", "", "q" * 201])
+def test_what_may_be_anywhere_is_published_again(stage: Stage, queue: str | None) -> None:
+    """An exchange routes the message, or the queue's name can't be kept: nobody knows whether a worker gets it."""
+    _second_copy(stage, queue)
+    stage.overdue()
+    assert isinstance(stage.take(consumed=[]), r.Taken)
+
+
+@pytest.mark.parametrize("queue", ["a b", "ä:/%", "a", "b c"])
+def test_a_queue_is_known_by_its_whole_name(stage: Stage, queue: str) -> None:
+    """Whatever it is called; a part of another's name isn't it."""
+    _second_copy(stage, queue)
+    for consumed in ({"a b", "ä:/%", "a", "b c"} - {queue}, {queue + queue}):
         stage.overdue()
-        stage.take()
-        stage.confirm()
+        assert stage.take(consumed=consumed) == r.Unconsumed(queue, 0)
+    stage.overdue()
+    assert isinstance(stage.take(consumed=["x", queue, "y"]), r.Taken)
 
-    def may_be_tried() -> int:
-        return int(stage.raw.hget(stage.entry_key, "trying").split()[1])
 
-    before = may_be_tried()
-    stage.start = nth(2)
-    assert isinstance(stage.begin("B"), r.Waits)
-    assert may_be_tried() > before
+def test_a_window_whose_queue_nobody_consumes_ends_by_its_rules(stage: Stage) -> None:
+    """It expires when it is looked at, whoever consumes what."""
+    stage.load(grace=0.0)
+    stage.claim()
+    stage.confirm()
+    stage.overdue()
+    assert stage.take(consumed=[]) == r.Closed("missed")
+
+
+def test_what_waits_for_a_worker_is_looked_at_after_an_eighth_of_its_age(stage: Stage) -> None:
+    """At most ten minutes later, so that what an exhausted queue lost is soon published for a worker that comes."""
+    STATES["published"](stage)
+    field = f"w:{format_instant(stage.start)}"
+    account = stage.raw.hget(stage.entry_key, field)
+    for hours, seconds in ((1 / 60, 7.5), (1, 450.0), (24, 600.0)):
+        claimed = round(stage.now() - hours * 3_600_000)
+        words = account.split()
+        words[5] = str(claimed)
+        stage.raw.hset(stage.entry_key, field, " ".join(words))
+        stage.overdue()
+        before = stage.now()
+        assert isinstance(stage.take(consumed=[]), r.Unconsumed)
+        assert before + 1000 * seconds <= stage.deadline() <= stage.now() + 1000 * seconds + 1000
+
+
+def test_workers_say_what_they_consume(stage: Stage) -> None:
+    """Each for itself; what one has given up is over after a while, and what nobody says any more after a day."""
+    store = stage.store
+    store.consume("w-1", "b", ["a", "by night"])
+    store.consume("w-2", "c", ["a"])
+    now = store.snapshot().now
+    found, unreadable = store.workers(now, 30.0)
+    assert unreadable == []
+    assert {name: (each.broker, each.queues) for name, each in found.items()} == {
+        "w-1": ("b", {"a", "by night"}), "w-2": ("c", {"a"}),
+    }  # fmt: skip
+    key, old = store.keys.workers, stage.now() - 86_400_000
+    stage.raw.zadd(key, {"w-1 b a": old - 1000, "w-1 b by%20night": stage.now() - 40_000, "w-9 b a": 2 * stage.now()})
+    store.consume("w-2", "c", ["x"])
+    assert {*store.workers(now, 86_400.0)[0]} == {"w-1", "w-2"}, "a time that lies ahead is no sign of life"
+    assert {*store.workers(now, 30.0)[0]} == {"w-2"}
+    assert not stage.raw.zscore(key, "w-1 b a")
+    assert 0 < stage.raw.pttl(key) <= 86_400_000
 
 
 def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:
@@ -1861,22 +1905,15 @@ def test_what_can_not_be_published_fails_after_max_attempts(stage: Stage) -> Non
     """A window whose message can't be made is tried max_attempts times and ends as failed, instead of piling up."""
     stage.load(max_attempts=2)
     assert isinstance(stage.claim(), r.Claimed)
-    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [r.Confirmed()]
+    assert stage.confirm(-1, turn=stage.turn) == r.Confirmed()
     stage.overdue()
     assert isinstance(stage.take(), r.Taken)
     for _ in range(2):  # the second is the repetition of the first
-        assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [r.Closed("failed")]
+        assert stage.confirm(-1, turn=stage.turn) == r.Closed("failed")
     for turn, published in ((stage.turn - 1, -1), (stage.turn, 1), (stage.turn, 0)):
-        assert stage.store.confirm_many([(stage.window, turn, published, START)]) == [r.Unchanged()]
+        assert stage.confirm(published, turn=turn) == r.Unchanged()
     assert stage.counts() == {"failed": 1}
     assert stage.even()
-
-
-def test_a_window_that_was_opened_by_order_has_no_result(stage: Stage) -> None:
-    """The result that is there is that of its life before."""
-    stage.reach("closed")
-    assert isinstance(stage.backfill(), r.Claimed)
-    assert stage.store.close_by_result(stage.window, "beat-2", "done") == r.Unchanged()
 
 
 def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) -> None:
@@ -1903,7 +1940,7 @@ def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worke
     """Its failure isn't the confirming beat's, which doesn't report it as its own."""
     stage.reach("running")
     assert stage.finish("A", "failed") == r.Finished()
-    assert stage.store.confirm_many([(stage.window, stage.turn, -1, START)]) == [r.Unchanged()]
+    assert stage.confirm(-1, turn=stage.turn) == r.Unchanged()
 
 
 def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:

@@ -173,6 +173,16 @@ take-fingerprint | store/lua/take.lua | a beat whose definition isn't in force t
 take-limits | store/lua/take.lua | limits end a window when it is taken
 - local outcome = ended_by_rule(window)
 + local outcome
+take-consumed | store/lua/take.lua | what is in a queue that a worker consumes is taken
+-   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
++   then
+take-unconsumed | store/lua/take.lua | what is in a queue that no worker consumes isn't published again
+- if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= ''
++ if false
+consumed-said | worker/consumed.py | a worker says what it consumes
+-                 store.consume(worker, name_broker(app.connection_for_read()), queues)
+-                 said = True
++                 said = True
 confirm-turn | store/lua/confirm.lua | a confirm that comes late changes nothing
 - if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
 + if false then

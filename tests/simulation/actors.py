@@ -12,6 +12,7 @@ import time
 from base64 import b64decode
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -29,6 +30,7 @@ from celery_once_beat.features.reserved.worker import Reserved, read_waiting
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import decode_headers
 from celery_once_beat.worker import leases
+from celery_once_beat.worker.consumed import say_consumed
 from celery_once_beat.worker.request import OnceRequest
 
 from .installed import ReservedRequests
@@ -271,6 +273,8 @@ class Worker:
         self.stopping = False
         self.active = 0
         self._reserved: Any = None
+        #: As Celery's consumer has them.
+        self.hostname, self.task_consumer = f"celery@{name}", None
         self.process.start("main", self._run)
 
     def _run(self) -> None:
@@ -282,6 +286,7 @@ class Worker:
             self._reserved = Reserved(self.app, read_waiting)
             self._reserved.start()
         self._connect()
+        say_consumed(self)
         while True:
             what, *rest = self.inbox.get()
             if what == "stop":
@@ -290,6 +295,7 @@ class Worker:
         self._shut_down()
 
     def _connect(self) -> None:
+        self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name=self.app.conf.task_default_queue)])
         self.consumer = self.world.broker.consume(
             self.process, self._wanted * self.world.settings["prefetch"],
             lambda tag, message: self.inbox.put(("message", self.consumer, tag, message)),
@@ -339,7 +345,7 @@ class Worker:
         task = self.app.tasks.get(payload["headers"]["task"])
         request_class = OnceRequest if isinstance(task, OnceTask) else Request
         request = request_class(
-            kombu, app=self.app, hostname=f"celery@{self.name}", task=task, body=kombu.body, headers=kombu.headers,
+            kombu, app=self.app, hostname=self.hostname, task=task, body=kombu.body, headers=kombu.headers,
             on_ack=lambda *_: settle(), on_reject=lambda _l, _e, requeue: settle(requeue=requeue),
         )  # fmt: skip
         if request.expires and request.revoked():
@@ -462,6 +468,7 @@ class Worker:
         world, kernel = self.world, self.world.kernel
         if self._reserved is not None:
             self._reserved.stop()
+        self.task_consumer = None
         # What isn't begun goes back; what runs ends.
         while True:
             try:

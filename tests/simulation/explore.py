@@ -31,7 +31,7 @@ _SPANS = {
     "retention": 2, "starts_at": 0, "expires": None,
 }  # fmt: skip
 _OTHERS = {
-    "fingerprint": "", "mode": "run", "missed": (), "tracked": True, "by_schedule": False, "by_result": False,
+    "fingerprint": "", "mode": "run", "missed": (), "tracked": True, "by_schedule": False, "queue": "-", "consumed": "",
     "keyed": False, "overlap": "allow", "again": None,
 }  # fmt: skip
 #: Names: a beat's is 11 or 12. An execution's is 1 or 2, by which worker it is of: once that one does something else,

@@ -11,6 +11,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_once_beat.settings import WORKER_SAYS
+
 from .kernel import EPOCH, FOREVER, SECOND
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def _one(draw: random.Random, plan: Plan) -> dict[str, Any]:
     kind = draw.choice(
         ["kill", "kill", "stop", "freeze", "suspend", "cut store", "cut broker", "store away", "broker away", "scripts",
          "clock", "message lost", "message twice", "message late", "message overtakes", "purge", "broker connection",
-         "failover"]
+         "failover", "workers unknown"]
     )  # fmt: skip
     fault: dict[str, Any] = {"kind": kind}
     if kind in ("kill", "stop", "freeze", "suspend", "cut store", "cut broker", "clock"):
@@ -462,6 +464,13 @@ class Faults:
         self.episode.struck += 1
         self.world.happened("scripts forgotten")
         self.world.server.forget_scripts()
+
+    def _workers_unknown(self, fault: dict[str, Any]) -> None:
+        """The store has lost what workers consume, and they say it again when they always do."""
+        self.episode.struck += 1
+        self.world.happened("workers forgotten")
+        self.world.slow(self.kernel.now, self.kernel.now + round((WORKER_SAYS + 3.0) * SECOND))
+        self.world.server.forget_workers()
 
     def _failover(self, fault: dict[str, Any]) -> None:
         if self.world.fails_over:

@@ -33,7 +33,7 @@ _OWNERS = ("w1:1", "w1:2", "w2:1", "w3:1")
 #: How often each is called, while the entry has windows that are owed; and else.
 _VERBS = {
     "claim": 2, "confirm": 5, "take": 7, "receive": 2, "begin": 9, "renew": 5, "hand_over": 3, "finish": 3.5,
-    "close": 1, "discarded": 1, "by_result": 0.7, "backfill": 0.7, "abandon": 0.5, "postpone": 0.7,
+    "close": 1, "discarded": 1, "backfill": 0.7, "abandon": 0.5, "postpone": 0.7,
     "pause": 0.2, "load": 0.4, "unload": 0.1, "define": 0.3, "delete": 0.1, "several": 0.5, "take_all": 2,
 }  # fmt: skip
 _FIRST = {"claim": 8, "several": 2, "load": 1, "begin": 1, "backfill": 1, "take": 0.5, "finish": 0.5, "pause": 0.2}
@@ -159,11 +159,15 @@ class History:
         turn = self.rng.choice([self.turns.get(self.at, 1)] * 4 + [self.rng.randint(1, 5)])
         said = self.rng.choice([1, 1, 0, -1, 3, 3, 2] if self.rng.random() < 0.5 else [1])
         return self.store.confirm_many(
-            [Confirmation(self.window(), turn, r.Published(said), self.rng.choice([20.04, 600.04]))]
+            [Confirmation(self.window(), turn, r.Published(said), self.rng.choice([20.04, 600.04]), self.queue())]
         )[0]
 
+    def queue(self) -> str | None:
+        return self.rng.choice([None, "q", "by night"])
+
     def take(self) -> Any:
-        reply = self.store.take_many(self.beat, [(self.window(), self.mark)])[0]
+        consumed = self.rng.choice([None, [], ["q"], ["x", "by night"]])
+        reply = self.store.take_many(self.beat, [(self.window(), self.mark)], consumed)[0]
         if isinstance(reply, r.Taken):
             self.turns[self.at], self.retries[self.at] = reply.turn, reply.retry
         return reply
@@ -236,9 +240,6 @@ class History:
 
     def discarded(self) -> None:
         self.store.discarded(self.window(), self.retry)
-
-    def by_result(self) -> Any:
-        return self.store.close_by_result(self.window(), self.beat, self.rng.choice(["done", "failed", "revoked"]))
 
 
 def write_histories(server: RedisServer, number: int, seed: int, write: Callable[[Line], object]) -> int:

@@ -28,11 +28,11 @@ from celery.utils.collections import LimitedSet
 from greenlet import getcurrent
 
 from celery_once_beat import background, identity
-from celery_once_beat.beat import claiming, outgoing, results, stopping
+from celery_once_beat.beat import claiming, outgoing, scheduler, stopping
 from celery_once_beat.client import orders as client_orders  # noqa: F401  # it is loaded before anything is replaced
 from celery_once_beat.features.reserved import worker as reserved
 from celery_once_beat.store import verbs
-from celery_once_beat.worker import errands, keyed, leases, put_back, task
+from celery_once_beat.worker import consumed, errands, keyed, leases, put_back, task
 from celery_once_beat.worker import request as worker_request  # noqa: F401  # as above
 
 from .kernel import Box, Gate, ticks
@@ -338,12 +338,13 @@ def install() -> None:
     time.sleep = _sleep
     kombu.utils.functional.sleep = _sleep
     uuid4 = lambda: uuid.UUID(int=_process().random.getrandbits(128), version=4)  # noqa: E731
-    for module in (background, leases, results, reserved):
+    for module in (background, consumed, leases, reserved):
         module.threading = _threading
     stopping.threading = SimpleNamespace(current_thread=lambda: None, main_thread=lambda: 1)
     leases.queue = _queue
     leases.set = _OrderedSet
-    reserved.state = _State()
+    consumed.state = reserved.state = _State()
+    consumed.name_broker = scheduler.name_broker = lambda connection: "one"  # each process has a URL of its own
     celery.worker.request.revoked_tasks = _Revoked()
     claiming.ThreadPoolExecutor = _Executor
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)

@@ -80,7 +80,7 @@ TAKEN, SENT = 1, 2
 #: ``published`` of a confirm.
 FAILED, PERHAPS_NOT, PUBLISHED, ASTRAY, NOT_YET = -1, 0, 1, 2, 3
 #: What the model doesn't know, see ``Model.may``.
-ANOTHER_RUNS, TRIED_BEFORE = "another window of its entry goes first", "others are tried before it"
+ANOTHER_RUNS = "another window of its entry goes first"
 #: Outcomes by which a limit ends a window: a begin that met one answers so again.
 LIMITS = {"abandoned", "dropped", "expired", "missed", "skipped"}
 #: The retry number of a key's window that is to run again.
@@ -102,8 +102,6 @@ class Entry:
     grace: int | None = None
     again: int | None = None
     overlap: str = "-"
-    #: Whether one that was published and never began was tried again, and others wait for what comes of it.
-    trying: bool = False
     #: Whether a window of it began that lets no other begin.
     skips: bool = False
 
@@ -136,6 +134,7 @@ class Window:
     expires: Any = None
     owner: Any = ""
     beat: Any = ""
+    queue: str = "-"
     #: How often it has ended; a backfill begins anew. Nobody asks: for the properties.
     ended: int = 0
 
@@ -174,8 +173,9 @@ class Model:
         """Whether this happens, which depends on what the model doesn't know."""
         return False
 
-    def somebody_consumes(self) -> None:
-        """What is tried of the entry needn't wait any more: its deadline may come sooner."""
+    def between(self, least: int, most: int) -> Any:
+        """A time that lies so much later than now; it depends on the age of the window, which nobody asks for."""
+        return self.after(least)
 
     def new_fence(self, least: int) -> int:
         """At least ``least``, and the server's clock."""
@@ -329,7 +329,7 @@ class Model:
             w.deadline = self.after(a.claim_lease)
             return ("confirmed",)
         doubled = 2 ** min(max(w.publishes - 1, 0), 30)
-        w.taken = SENT if a.published == PUBLISHED else 0
+        w.taken, w.queue = SENT if a.published == PUBLISHED else 0, a.queue
         if a.published == PUBLISHED:
             wait = min(a.start_timeout * doubled, max(DAY, a.start_timeout))
             if w.state == WAITS_TURN:  # others wait for it
@@ -359,14 +359,14 @@ class Model:
         if (outcome := self._limit(e, w, a)) and self.rule("a take knows the limits"):
             self._close(e, w, a, outcome, a.beat)
             return ("closed", outcome)
+        out = w.taken == SENT and w.queue != "-"
+        if out and a.consumed and f" {w.queue} " not in a.consumed:
+            w.deadline = self.between(self.MARGIN, 600 * SECOND)
+            return ("no", "unconsumed")
         is_new = not w.fence and not w.backfill
         if not is_new and e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS):
             self._wait(w)
             return ("no", "waits")
-        e.trying = e.trying or (is_new and w.taken == SENT)
-        if is_new and w.taken == SENT and self.may(TRIED_BEFORE):
-            w.deadline = self.some_time()
-            return ("no", "put off")
         w.turn += self.rule("a take moves the turn")
         w.taken, w.beat, w.publishes = TAKEN, a.beat, w.publishes + 1
         if w.state == AGAIN:
@@ -487,8 +487,6 @@ class Model:
         waits = not outcome and overlap != "allow" and self.may(ANOTHER_RUNS)
         if waits and not (w.fence or w.backfill):
             outcome, waits = "skipped", False
-        if e.trying and not w.fence:
-            self.somebody_consumes()
         if waits:
             w.kind = ""
             self._wait(w)
@@ -562,8 +560,8 @@ class Model:
         self._close(e, w, a, a.outcome, a.owner)
         return ("finished",)
 
-    def close(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
-        """Say that a message was discarded before its task saw it; or that a window has a result (``by_result``)."""
+    def close(self, e: Entry, w: Window, a: Args) -> Reply:  # each reply where it is decided
+        """Say that a message was discarded before its task saw it."""
         kind = self._settle(e, w, a)
         if not w.open:
             return ("closed", a.outcome) if kind == "done" and w.by == a.owner else ("unchanged",)
@@ -572,13 +570,12 @@ class Model:
         if a.outcome == "unknown" or (a.outcome == "expired" and w.expires is not None and not self.passed(w.expires)):
             if kind == "run" or not w.publishes or w.retry != a.retry:
                 return ("unchanged",)
-            soon = self.after(min(SECOND * 2 ** min(w.publishes - 1, 30), a.publish_timeout))
+            step = SECOND * 2 ** min(w.publishes - 1, 30)
+            soon = self.between(min(step, a.publish_timeout), step)
             if kind == "wait":
                 soon = self.after(self.MARGIN, w.until)
             w.turn, w.taken, w.deadline = w.turn + 1, SENT, self.earlier(soon, w.deadline)
             return ("sooner",)
-        if a.by_result and (w.fence or w.backfill):
-            return ("unchanged",)
         idle = not kind and (not w.fence or w.state == RETRY or a.outcome == "revoked")
         idle = idle or kind == "wait" or not self.rule("close leaves alone what runs")
         if idle and w.retry == a.retry:

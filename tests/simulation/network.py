@@ -88,6 +88,10 @@ class Server:
         if self._raw.exists(key):
             self._raw.hset(key, "paused", "1")
 
+    def forget_workers(self) -> None:
+        """Forget what workers said they consume."""
+        self._raw.delete("once:workers")
+
     def forget(self) -> None:
         """Lose everything."""
         self._raw.flushall()

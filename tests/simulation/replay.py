@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simulation.model import ANOTHER_RUNS, TRIED_BEFORE, Args, Entry, Model, Window, pack
+from simulation.model import ANOTHER_RUNS, Args, Entry, Model, Window, pack
 from simulation.recorder import Line, read_history
 
 #: A marker passes by the clock that the server had when it began with the script: ms by which TIME may differ.
@@ -31,7 +31,7 @@ _MANY = 64
 _MOST_STATES = 256
 _OF_LIMITS = {"acquire_slot", "renew_slot", "release_slot", "free_slots"}
 #: Verbs that change no window, but for what is said of it.
-_OF_NO_WINDOW = {"heartbeat", "sweep", "note", "marks", "spent", "alerts", "alerted", *_OF_LIMITS}
+_OF_NO_WINDOW = {"heartbeat", "consume", "sweep", "note", "marks", "spent", "alerts", "alerted", *_OF_LIMITS}
 _KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
 _BEYOND = "calls on entries with a buffer or a limit, or whose failures pause them"
 
@@ -46,8 +46,6 @@ class Server(Model):
     reply: Any = None
     #: The other windows of the entry.
     others: Callable[[], Iterable[Window]] = tuple
-    #: Whether the call says that somebody consumes the entry's queue.
-    consumed = False
 
     def ways(self, verb: Callable[[], Any]) -> Iterator[Any]:
         """Call ``verb`` once for each way in which it can go."""
@@ -60,8 +58,6 @@ class Server(Model):
 
     def may(self, what: str) -> bool:
         if what == ANOTHER_RUNS and not any(w.open and (w.fence or w.ordered) for w in self.others()):
-            return False
-        if what == TRIED_BEFORE and not any(w.open and not w.fence for w in self.others()):
             return False
         at = len(self._made)
         self._made.append(self._given[at] if at < len(self._given) else False)
@@ -79,8 +75,8 @@ class Server(Model):
             return False
         return self.may("this time has passed")
 
-    def somebody_consumes(self) -> None:
-        self.consumed = True
+    def between(self, least: int, most: int) -> Time:
+        return self.now[0] + least, self.now[1] + most
 
     def new_fence(self, least: int) -> int:
         fence = self.reply[1] if self.reply[:1] == ("begun",) else least
@@ -255,21 +251,9 @@ class Replay:
         if missed:
             args = Args(**{**vars(a), "missed": list(missed.values())})
         self.server.others = lambda: (Window(*packed) for other, packed in windows.items() if other != start)
-        self.server.consumed = False
         reply = getattr(self.server, verb)(entry, window, args)
-        if self.server.consumed:
-            windows = {other: self._sooner(packed) for other, packed in windows.items()}
         changed = {start: pack(window), **{other: pack(each) for other, each in missed.items()}}
         return reply, (entry, {**windows, **changed})
-
-    def _sooner(self, packed: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The window is the one that is tried, or not: its deadline comes sooner, or not."""
-        w = Window(*packed)
-        if w.open and not w.fence:
-            soon, _ = self.server.after(self.server.MARGIN)
-            low, high = _pair(w.deadline)
-            w.deadline = (min(low, soon), high)
-        return pack(w)
 
     def _command(self, line: Line) -> None:
         match line["command"]:
@@ -340,6 +324,8 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
             return "moved", reply[1]
         case "take", "taken":
             return "taken", int(reply[1]), int(reply[2]), int(reply[3])
+        case "take", "no":
+            return tuple(reply[:2])
         case "finish", "again":
             return ("again",)
         case "begin", "waits":

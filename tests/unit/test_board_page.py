@@ -324,17 +324,23 @@ def test_what_hasnt_changed_isnt_told() -> None:
     assert "order" not in news
 
 
-def test_workers_that_begin_windows_are_named() -> None:
-    """By name, with what they run and when one began a window last; of very many only how many more they are."""
+def test_workers_are_named() -> None:
+    """By name, with what they run and consume, or when heard of; of very many only how many more there are."""
     seen = sight(entry(), stories={})
-    workers = [WorkerStatus("b", 61.0, 2), WorkerStatus("a\u202e", None, 1), WorkerStatus("c", 7200.0, 0)]
+    workers = [
+        WorkerStatus("b", 61.0, 2),
+        WorkerStatus("a\u202e", None, 1),
+        WorkerStatus("c", 7200.0, 0),
+        WorkerStatus("d", 7.0, 2, ("by\nnight", "x")),
+    ]
     told = make_page(replace(seen, report=replace(seen.report, workers=tuple(workers))), BERLIN, Page()).workers
     began = [seen.report.now - timedelta(seconds=seconds) for seconds in (61, 7200)]
     minutes = [words.day_and_time(at.replace(second=0, microsecond=0), BERLIN, seen.report.now) for at in began]
     assert told == (
         (r"'a\u202e'", "1 running"),
-        ("b", f"2 running, began one at {minutes[0]}"),
-        ("c", f"began one at {minutes[1]}"),
+        ("b", f"2 running, heard of at {minutes[0]}"),
+        ("c", f"heard of at {minutes[1]}"),
+        ("d", r"2 running, consumes 'by\nnight, x'"),
     )
     many = tuple(WorkerStatus(f"w{number:03}", 1.0, 0) for number in range(200))
     told = make_page(replace(seen, report=replace(seen.report, workers=many)), BERLIN, Page()).workers

@@ -61,6 +61,7 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_take, ["taken", 2, 3, 1, "0", 4, MS], m.Taken(2, 3, 1, None, 4, AT)),
         (codec.read_take, ["closed", "expired"], m.Closed("expired")),
         (codec.read_take, ["no", "held"], m.Unchanged("held")),
+        (codec.read_take, ["no", "unconsumed", "by%20night", "7"], m.Unconsumed("by night", 7)),
         (codec.read_backfill, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
         (codec.read_backfill, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
         (codec.read_backfill, ["open"], m.Open()),
@@ -121,8 +122,10 @@ def test_a_key_waits_for_nothing() -> None:
 # ------------------------------------------------------------------------------------------------- windows
 
 
-def an_account(fence: str = "0", state: str = "held", taken: int = 0, owner: str = "-", backfill: int = 0) -> str:
-    return f"3 {fence} 2 7 5 {MS} 9 {backfill} {taken} {state} {owner} host:1:b"
+def an_account(
+    fence: str = "0", state: str = "held", taken: int = 0, owner: str = "-", backfill: int = 0, queue: str = "-"
+) -> str:
+    return f"3 {fence} 2 7 5 {MS} 9 {backfill} {taken} {state} {owner} host:1:b {queue}"
 
 
 @pytest.mark.parametrize(
@@ -133,12 +136,38 @@ def an_account(fence: str = "0", state: str = "held", taken: int = 0, owner: str
         (an_account(taken=2), {"taken": True}),
         *((an_account(state=state), {"state": state}) for state in STATES),
         (an_account(backfill=1), {"backfill": True}),
+        (an_account(queue="by%20night"), {"queue": "by night"}),
     ],
 )
 def test_an_open_window(account: str, expected: dict[str, Any]) -> None:
     """An account says how its window stands."""
     said = {"begun": None, "backfill": False, "taken": False, "state": "held", "owner": "", **expected}
     same(codec._read_open(account), m.OpenWindow(AT, attempts=3, retry=2, beat="host:1:b", **said))
+
+
+@pytest.mark.parametrize(
+    ("queue", "written"),
+    [("night", "night"), ("by night", "by%20night"), ("-", "-"), (None, "-"), ("", "-"), ("ü" * 40, "-")],
+)
+def test_a_queue_in_an_account(queue: str | None, written: str) -> None:
+    """Its name has no blanks; one that can't be kept isn't known."""
+    assert codec.write_queue(queue) == written
+
+
+def test_what_workers_consume() -> None:
+    """What each said last; what is foreign harms no other."""
+    ms = int(MS)
+    said = [
+        *("w-1 b a", str(ms)), *("w-1 b by%20night", str(ms - 20_000)), *("w-1 b given-up", str(ms - 40_000)),
+        *("w-2 c a", str(ms - 60_000)), *("foreign", str(ms)), *("w-3 b a", "inf"),
+    ]  # fmt: skip
+    found, unreadable = codec.read_workers(said)
+    assert found == {
+        "w-1": m.WorkerSeen(AT, "b", {"a", "by night"}),
+        "w-2": m.WorkerSeen(AT - timedelta(minutes=1), "c", {"a"}),
+    }
+    assert len(unreadable) == 2
+    assert codec.read_workers([]) == ({}, [])
 
 
 def an_event(**said: str) -> list[Any]:
@@ -355,7 +384,6 @@ ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
         ({"late": "4"}, {"late": 4}),
         ({"deadline": "2500"}, {"deadline": 2.5}),
         ({"deadline": "-"}, {}),
-        ({"trying": "x 1 1"}, {"unconsumed": True}),
         ({"running": A}, {"turn": AT}),
         ({"limit": LONG}, {"limit": LONG[:1000]}),
         ({"times": "10 20 30 l50:1 linf:2 q250:3 r5000:4"},

@@ -54,7 +54,7 @@ BACK = an_open(begun=True, state="again")
 RETRY = an_open(begun=True, state="retry", retry=2)
 NEW = an_open()
 ACCOUNT = an_account()
-UNCONSUMED = an_account(unconsumed=True)
+QUEUED = an_open(queue="by\nnight")
 UNBEGUN = f"claimed at {AT}, and no worker has begun it"
 
 
@@ -77,7 +77,7 @@ REASONS = [
     (seen("waiting", BACK), ACCOUNT, "waiting", f"is to run again, began {AT}"),
     (seen("published", NEW), ACCOUNT, "published", UNBEGUN),
     (seen("overdue", NEW), ACCOUNT, "overdue", UNBEGUN),
-    (seen("published", NEW), UNCONSUMED, "published", f"{UNBEGUN}: no worker consumes the queue 'night'"),
+    (seen("published", QUEUED), ACCOUNT, "published", f"{UNBEGUN}: it is in the queue 'by\\nnight'"),
     (a_past("failed", "Boom"), ACCOUNT, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (a_past("failed", "Boom"), None, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (
@@ -99,12 +99,6 @@ REASONS = [
         "it is its turn, and no worker has begun it",
     ),
     (
-        seen("buffered", an_open(state="waits_turn")),
-        UNCONSUMED,
-        "buffered",
-        "it is its turn, and no worker has begun it: no worker consumes the queue 'night'",
-    ),
-    (
         seen("buffered", an_open(state="waits_slot"), limit="reports"),
         ACCOUNT,
         "buffered",
@@ -122,24 +116,19 @@ REASONS = [
 @pytest.mark.parametrize(("window", "account", "state", "why"), REASONS)
 def test_each_state_of_a_window(window: WindowSeen | None, account: EntryAccount | None, state: str, why: str) -> None:
     """What holds a window up is said in one sentence, with times that people read."""
-    assert why_late(window, account, "night") == (state, why)
+    assert why_late(window, account) == (state, why)
 
 
 @pytest.mark.parametrize(("window", "account", "state", "why"), REASONS)
 def test_a_reason_is_one_line_of_a_known_state(
     window: WindowSeen | None, account: EntryAccount | None, state: str, why: str
 ) -> None:
-    """Also where the queue isn't known."""
-    found, text = why_late(window, account, None)
+    """Whatever others have written."""
+    found, text = why_late(window, account)
     assert found == state
     assert found in STATES
     assert text.isprintable()
-    assert text.startswith(why.partition(" the queue")[0])
-
-
-def test_a_queue_that_is_not_known() -> None:
-    """Nothing is made up of it."""
-    assert why_late(seen("published", NEW), UNCONSUMED, None)[1] == f"{UNBEGUN}: no worker consumes its queue"
+    assert text == why
 
 
 @pytest.mark.parametrize(
@@ -154,8 +143,8 @@ def test_a_queue_that_is_not_known() -> None:
 def test_a_paused_entry(said: dict[str, str], words: str) -> None:
     """Who paused it and why is behind the reason, without what would move a terminal; not where the window ended."""
     account = an_account(paused=True, **said)
-    assert why_late(seen("running", BEGUN), account, None) == ("running", f"running since {AT}{words}")
-    assert "paused" not in why_late(a_past("failed", "Boom"), account, None)[1]
+    assert why_late(seen("running", BEGUN), account) == ("running", f"running since {AT}{words}")
+    assert "paused" not in why_late(a_past("failed", "Boom"), account)[1]
 
 
 @pytest.mark.parametrize(
@@ -174,9 +163,9 @@ def test_how_it_ended(ended: Ended, words: str) -> None:
 def test_what_others_wrote_is_one_line() -> None:
     """A failure's text and a worker's name can't do anything to a terminal, and a name is cut."""
     long = an_open(begun=True, owner=f"{'h' * 300}:1:a")
-    assert why_late(seen("running", long), ACCOUNT, None)[1].endswith(f" on {'h' * 200}")
+    assert why_late(seen("running", long), ACCOUNT)[1].endswith(f" on {'h' * 200}")
     odd = an_open(begun=True, owner="a\x07b:1:a")
-    assert why_late(seen("running", odd), ACCOUNT, None)[1].endswith(r" on 'a\x07b'")
+    assert why_late(seen("running", odd), ACCOUNT)[1].endswith(r" on 'a\x07b'")
     assert how_ended(Ended("failed", NOW, "one\ntwo")).endswith(r": 'one\ntwo'")
     failed = seen("waiting", RETRY, failure="one\ntwo")
-    assert why_late(failed, ACCOUNT, None)[1].endswith(r", after 'one\ntwo'")
+    assert why_late(failed, ACCOUNT)[1].endswith(r", after 'one\ntwo'")

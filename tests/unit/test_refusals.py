@@ -36,7 +36,7 @@ def scheduler() -> Iterator[OnceScheduler]:
 def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
     row = scheduler.entries.get("tick")
     assert row is not None
-    return scheduler._send(row.source, row.window(START), Job(row, START, 1, None, again=again))
+    return scheduler._send(row.source, row.window(START), Job(row, START, 1, None, again=again))[0]
 
 
 def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:

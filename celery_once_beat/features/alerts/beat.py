@@ -119,7 +119,7 @@ class Part(BeatPart):
             return "unknown"
         window = Window(alert.window.entry, alert.window.start, None)
         if alert.kind == "late":
-            self._send_late(alert, entry, window, seen)
+            self._send_late(alert, window, seen)
         elif alert.kind == "paused":
             self._send_paused(alert, entry, window)
         elif entry.policy.on_failure is None:
@@ -128,7 +128,7 @@ class Part(BeatPart):
             return "left"
         return "sent"
 
-    def _send_late(self, alert: Alert, entry: BeatEntry, window: Window, seen: EntrySeen | None) -> None:
+    def _send_late(self, alert: Alert, window: Window, seen: EntrySeen | None) -> None:
         if alert.ended is not None:
             state, why = alert.ended.outcome, how_ended(alert.ended)
         else:
@@ -141,7 +141,7 @@ class Part(BeatPart):
             if found is not None and found.open is not None and alert.deadline is not None:
                 state = "overdue" if alert.deadline <= self._beat.clock.now() else found.state
                 found = replace(found, state=state, deadline=alert.deadline)
-            state, why = why_late(found, seen.account, self._beat.entries.queue(entry))
+            state, why = why_late(found, seen.account)
         logger.error(
             "once: window %s of %r is late: %s",
             format_instant(window.start),

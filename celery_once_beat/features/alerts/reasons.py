@@ -13,17 +13,14 @@ from celery_once_beat.wording import printable, short, shown
 from .store import Ended
 
 
-def why_late(window: WindowSeen | None, account: EntryAccount | None, queue: str | None) -> tuple[str, str]:
-    """Return the state of a window that isn't done, and why: a name of ``outcomes.STATES``, and a text on one line.
-
-    ``queue`` is where its messages go; None: that isn't known.
-    """
+def why_late(window: WindowSeen | None, account: EntryAccount | None) -> tuple[str, str]:
+    """Return the state of a window that isn't done, and why: a name of ``outcomes.STATES``, and a text on one line."""
     if window is not None and window.past is not None:
         past = window.past
         return past.outcome, how_ended(Ended(past.outcome, past.closed, window.failure))
     if window is None or window.open is None or account is None:  # the store lost it
         return "published", "nothing more is known of it"
-    why = _why_open(window, window.open, account, queue)
+    why = _why_open(window, window.open)
     if account.paused:
         by = f" by {printable(account.paused_by)}" if account.paused_by else ""
         note = f": {printable(account.paused_for)}" if account.paused_for else ""
@@ -42,15 +39,16 @@ def end_words(ended: Ended) -> str:
     return ended.failure or (outcome.meaning if outcome else ended.outcome)
 
 
-def _why_open(seen: WindowSeen, window: OpenWindow, account: EntryAccount, queue: str | None) -> str:
+def _why_open(seen: WindowSeen, window: OpenWindow) -> str:
     if window.state == "waits_slot":
         return f"waits for a slot of the limit {shown(seen.limit)}"
     if window.waits and seen.waits_for is not None:
         return f"waits for the window of {_at(seen.waits_for)}"
     if window.waits or window.begun is None:
-        where = f" the queue {shown(queue)}" if queue else " its queue"
         why = "it is its turn" if window.waits else f"claimed at {_at(window.claimed)}"
-        return f"{why}, and no worker has begun it" + (f": no worker consumes{where}" if account.unconsumed else "")
+        return f"{why}, and no worker has begun it" + (
+            f": it is in the queue {shown(window.queue)}" if window.queue else ""
+        )
     return _why_begun(seen, window, f"{_at(window.begun)}{_by_whom(window)}")
 
 

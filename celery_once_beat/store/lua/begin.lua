@@ -4,8 +4,6 @@
 --
 -- A feature may end the window or let it wait. One that waits has no message any more: this copy is dropped.
 --
--- MARKS: WORKERS is given, and the worker's name goes there. It is for people, so not each begin says it.
---
 -- returns 'begun <fence> <attempt> <last_done> <1 or 0>'   run it; last_done is '' where there is none; 1: its end is to be
 --                               recorded at once. One text, since it is read for each window
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
@@ -19,7 +17,7 @@
 --                               that are passed over now
 --         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
--- include: end_rules, ends, entry, run, unconsumed, wait, window, workers
+-- include: end_rules, ends, entry, run, wait, window
 -- hooks: before_begin, lost_turn, on_begin
 
 if NOW_ONLY then -- only then is the window's span read
@@ -57,9 +55,6 @@ local function key_attempts()
   return start == START and whole(number) or 0
 end
 local function answer(fence, attempt, end_at_once)
-  if MARKS then
-    mark_worker()
-  end
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
 end
 -- The reply to this execution's begin was lost, or came after its lease, and nobody began since.
@@ -119,15 +114,11 @@ if RETRY < window.retry then
 end
 local outcome = ended_by_rule(window)
 local verdict = outcome and {outcome = outcome} or before_begin(window)
-local note_consumed = entry.trying and window.fence == 0 and see_consumed(window)
 if verdict and verdict.outcome then
   window.failure = verdict.why
   close_window(window, verdict.outcome, OWNER)
 else
   redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
-end
-if note_consumed then
-  note_consumed()
 end
 if not verdict then
   window.attempts, window.turn = window.attempts + 1, window.turn + 1

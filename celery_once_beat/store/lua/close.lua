@@ -1,15 +1,14 @@
--- close: a worker's main process says that a message was discarded before its task could see it. Or a beat says that a
--- window which never began has a result (BY_RESULT): a worker that doesn't know windows executed it.
+-- close: a worker's main process says that a message was discarded before its task could see it.
 --
--- OUTCOME is expired or revoked; of a result done, failed or revoked; 'unknown' if the worker doesn't know the task. EXPIRES
--- is when the message did, server ms, if it says so: a retry's may be of its own.
+-- OUTCOME is expired or revoked; 'unknown' if the worker doesn't know the task. EXPIRES is when the message did, server ms,
+-- if it says so: a retry's may be of its own.
 --
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, or waits for another retry; an execution of it died, which is for recovery; or it is
 --                         closed already, and perhaps ordered since
 --         {'sooner'}      the task is unknown, or the worker's clock is ahead and nothing has expired by the server's: it
---                         stays open, and is overdue soon, in doubling steps up to PUBLISH_TIMEOUT; the next copy may meet
---                         another worker
+--                         stays open, and is overdue soon, in doubling steps up to PUBLISH_TIMEOUT, or an eighth of its age;
+--                         the next copy may meet another worker
 -- An unknown task of an untracked window is noted for people, and the answer is 'unchanged': nobody publishes it again.
 
 -- include: ends, entry, window
@@ -36,7 +35,8 @@ if OUTCOME == 'unknown' or too_early then
   if kind == 'run' or window.publishes == 0 or window.retry ~= RETRY then
     return {'unchanged'}
   end
-  local soon = math.min(1000 * 2 ^ math.min(window.publishes - 1, 30), PUBLISH_TIMEOUT)
+  local longest = math.max(PUBLISH_TIMEOUT, (NOW - window.claimed) / 8)
+  local soon = math.min(1000 * 2 ^ math.min(window.publishes - 1, 30), longest)
   if kind == 'wait' then
     soon = redis.call('PTTL', RUN) + MARGIN
   end
@@ -45,9 +45,6 @@ if OUTCOME == 'unknown' or too_early then
   local by_whom = too_early and {} or {'discarded', int(NOW) .. ' ' .. OWNER}
   write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), unpack(by_whom))
   return {'sooner'}
-end
-if BY_RESULT and (window.fence > 0 or window.backfill == 1) then
-  return {'unchanged'} -- it has begun, or was opened by order since
 end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.
 local idle = not kind and (window.fence == 0 or window.state == 'retry' or OUTCOME == 'revoked')

@@ -3,7 +3,7 @@
 --
 -- PUBLISHED: 1 yes; 0 no, or unsure; -1 impossible because of the task's arguments (after max_attempts such publishes
 -- the window has failed); 2 published, but without its headers: no worker will know the window, and it ends as
--- untracked; 3 not yet: the beat goes on publishing.
+-- untracked; 3 not yet: the beat goes on publishing. QUEUE is where the message is, '-' where that isn't known.
 --
 -- returns {'failed'}      it could not be published max_attempts times, and is closed
 --         {'untracked'}   it is closed as that
@@ -48,6 +48,6 @@ if PUBLISHED == 1 then
 else
   delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
 end
-window.taken = PUBLISHED == 1 and SENT or 0
+window.taken, window.queue = PUBLISHED == 1 and SENT or 0, QUEUE
 write_window(window, NOW + delay)
 return {'confirmed'}

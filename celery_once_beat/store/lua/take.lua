@@ -6,9 +6,13 @@
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
---         {'no', 'put off'}       it is overdue later: others of its entry are tried before it; see unconsumed.lua
+--         {'no', 'unconsumed', queue, fence}   its message is in that queue, and no worker that knows windows consumes it: another
+--                                 copy would only lengthen it. It is overdue again after an eighth of its age, and within
+--                                 ten minutes
+--
+-- CONSUMED are the queues that workers say they consume, each between blanks; '' where the beat can't tell.
 
--- include: end_rules, ends, entry, unconsumed, wait, window
+-- include: end_rules, ends, entry, wait, window
 -- hooks: before_take
 
 entry = read_entry()
@@ -35,25 +39,6 @@ if tonumber(deadline) > NOW then
   end
   return {'no', 'not overdue'}
 end
--- For a window that was published and never began: returns true to publish it again now, else false and its new
--- deadline. Windows that are put off become overdue in order, at most twenty a second.
-local function try_again()
-  local start, more, last = read_trying()
-  -- pcall: an account that can't be read is its own window's trouble.
-  local readable, tried = pcall(another, start)
-  if not readable or not tried or tried.fence > 0 then
-    write_trying(START, more or 0, last or 0)
-    return true
-  end
-  if more > 0 then
-    write_trying(start, more - 1, last)
-    return true
-  end
-  local later = math.max(overdue_again(window), math.min(last, NOW + DAY) + 50)
-  write_trying(start, 0, later)
-  return false, later
-end
-
 touch_entry()
 if kind then
   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
@@ -64,17 +49,16 @@ if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
+-- A message that is out, and whose queue isn't known, may be anywhere: that window is published again.
+if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= ''
+  and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
+  set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT))
+  return {'no', 'unconsumed', window.queue, int(entry.fence)}
+end
 local verdict = before_take(window)
 if verdict then
   start_waiting(window, verdict)
   return {'no', 'waits'}
-end
-if is_new(window) and window.taken == SENT then
-  local now, later = try_again()
-  if not now then
-    set_deadline(later)
-    return {'no', 'put off'}
-  end
 end
 window.turn, window.taken, window.beat = window.turn + 1, 1, BEAT
 window.publishes = window.publishes + 1

@@ -12,13 +12,16 @@ from urllib.parse import quote
 
 from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
+from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus, WorkerStatus
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, span
+from celery_once_beat.wording import printable, some, span
 
 _MOST = 200
 #: What is recorded of a failure, and room for what has to be written out.
 _MOST_FAILURE = 400
+#: Queues of a worker that are named.
+_MOST_QUEUES = 5
 #: From this many seconds on a beat that says nothing is mentioned.
 _SILENT = 5
 
@@ -114,11 +117,13 @@ def beat_words(beat: BeatStatus) -> str:
 
 
 def worker_words(worker: WorkerStatus, now: datetime, zone: tzinfo) -> str:
-    """How a worker stands at ``now``: ``2 running, began one at 14:02``."""
+    """How a worker stands at ``now``: ``2 running, consumes night``, or ``heard of at 14:02``."""
     parts = [f"{worker.running} running"] if worker.running else []
-    if worker.heard is not None:
-        begun = (now - timedelta(seconds=worker.heard)).replace(second=0, microsecond=0)
-        parts.append(f"began one at {day_and_time(begun, zone, now)}")
+    if worker.heard is not None and worker.heard >= WORKER_TTL:
+        heard = (now - timedelta(seconds=worker.heard)).replace(second=0, microsecond=0)
+        parts.append(f"heard of at {day_and_time(heard, zone, now)}")
+    elif worker.queues:
+        parts.append(f"consumes {plain(some(worker.queues, _MOST_QUEUES))}")
     return ", ".join(parts)
 
 

@@ -20,7 +20,6 @@
 --   refused       how many copies begin refused
 --   running       start of the last window that began, or that was taken after it had begun; only where windows of the
 --                 entry run one by one
---   trying        '<start> <number> <server ms>'; see unconsumed.lua
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   times         histograms; see features/times
 --   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
@@ -33,7 +32,7 @@
 -- as `entry`, and the server's time as NOW: the pieces use both.
 
 -- include: now, values
--- fields: born, since, last_done, paused, fingerprint, recover, trying
+-- fields: born, since, last_done, paused, fingerprint, recover
 -- numbers: fence, ttl, max_attempts, refused, grace, retry_failed_after, c:done, c:failed
 
 -- The entry of this verb, as it was read.

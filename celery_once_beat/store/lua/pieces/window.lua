@@ -6,22 +6,23 @@ local function is_open()
   return redis.call('ZSCORE', OPEN, MEMBER) ~= false
 end
 
--- An account is nine numbers, then state, owner and beat; see read_account. `claimed` and `expires` (0: never),
+-- An account is nine numbers, then state, owner, beat and queue; see read_account. `claimed` and `expires` (0: never),
 -- server ms, stay texts, since most verbs only pass them on. `turn` grows whenever the right to publish or run the
 -- window moves: a confirm with an older turn is late. `taken` is 1 from a take to its confirm, SENT once the message
--- is out, else 0. `state` is one of STATES, which store/protocol.py explains.
+-- is out, else 0. `state` is one of STATES, which store/protocol.py explains. `queue` has the last message, percent-encoded;
+-- '-' where that isn't known.
 local SENT = 2
 
 local function new_window(beat, expires)
   return {
     attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
-    backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat,
+    backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat, queue = '-',
   }
 end
 
 local function read_account(account, start)
-  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken, state, owner, beat =
-    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l[%l_]+) (%S+) (%S+)$')
+  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken, state, owner, beat, queue =
+    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l[%l_]+) (%S+) (%S+) (%S+)$')
   local largest = TOO_LARGE
   if attempts and STATES[state] then
     attempts, fence, retry, turn, publishes = attempts + 0, fence + 0, retry + 0, turn + 0, publishes + 0
@@ -33,7 +34,7 @@ local function read_account(account, start)
   end
   return {
     attempts = attempts, fence = fence, retry = retry, turn = turn, publishes = publishes, claimed = claimed,
-    expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat,
+    expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat, queue = queue,
   }
 end
 
@@ -67,9 +68,9 @@ end
 -- `...` are further fields of the entry hash and their values, here and below.
 local function write_window_at(start, member, w, deadline, ...)
   redis.call('HSET', ENTRY, 'w:' .. start, string.format(
-    '%d %.0f %d %d %d %s %s %d %d %s %s %s', -- %d is quicker, for what fits in 31 bits
+    '%d %.0f %d %d %d %s %s %d %d %s %s %s %s', -- %d is quicker, for what fits in 31 bits
     w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
-    w.beat), ...)
+    w.beat, w.queue), ...)
   keep_entry()
   if redis.call('ZADD', OPEN, deadline, member) == 1 then
     keep(OPEN)
