@@ -35,8 +35,8 @@ Any beat may take a window whose deadline has passed. The take moves the deadlin
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
 the queue, or run once more in workers that know no windows. Workers say every few seconds what they consume, by
-``consume``. Where the queue isn't known (an exchange routes the message), or workers have another broker than the beat
-that asks, it is taken at doubling steps.
+``consume``. It is taken at doubling steps where nobody knows who gets the message: an exchange routes it, workers have
+another broker than the beat that asks, or a later window of the entry is done.
 
 What each failure does
 ----------------------

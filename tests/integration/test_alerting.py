@@ -34,7 +34,7 @@ def test_late_without_a_worker(system: System) -> None:
     """No worker consumes its queue, and it says so."""
     system.entries = tick(deadline=6.0)
     beat = system.beat()
-    said = wait_until(lambda: [e for e in system.ledger.read("late") if "no worker consumes" in e["why"]], "late", 90)
+    said = wait_until(lambda: [e for e in system.ledger.read("late") if "no worker has begun" in e["why"]], "late", 90)
     assert said[0]["state"] in ("published", "overdue")
     assert f"the queue '{system.queue}'" in said[0]["why"]
     beat.stop()

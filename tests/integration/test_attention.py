@@ -85,11 +85,11 @@ def test_a_task_that_workers_dont_know(system: System) -> None:
 
 
 def test_workers_are_known(system: System) -> None:
-    """Those that begin windows are named, with what they run: also by who wasn't there when they began."""
-    # Two at one instant: of messages that come one by one the broker may give each to the same worker.
-    system.entries = {name: {"task": WORK, "every": 1.0} for name in ("tick", "tock")}
+    """Those that know windows are named, with what they run and consume: also by who wasn't there when they began."""
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
     _, workers = system.pair()
-    wait_until(lambda: len(system.status()["workers"]) == 2, "both have begun some", 60)
+    wait_until(lambda: len(system.status()["workers"]) == 2, "both have said that they live", 60)
+    assert [each["queues"] for each in system.status()["workers"]] == [[system.queue]] * 2
     names = {each["worker"].partition("@")[0] for each in system.status()["workers"]}
     assert names == {worker.name for worker in workers}
     table = system.once("status")

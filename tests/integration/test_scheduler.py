@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery, beat
-from celery.exceptions import NotRegistered, SoftTimeLimitExceeded
 from celery.schedules import schedule
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
@@ -29,13 +28,13 @@ from celery_once_beat.beat.publishing import Job
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules.balance import balance
+from celery_once_beat.settings import name_broker
 from celery_once_beat.store.model import ClaimRequest, Confirmation
 from celery_once_beat.windows import (
     Window,
     WindowKey,
     decode_headers,
     find_headers,
-    task_id,
 )
 
 QUEUE = "scheduler"
@@ -469,6 +468,7 @@ def test_a_window_that_nobody_begins(
 
     assert row.cursor is not None
     (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    once.consume("worker", name_broker(app.connection_for_read()), [QUEUE])
     once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
     published_again(4)
     (record,) = said(caplog, "window_not_begun")
@@ -476,31 +476,19 @@ def test_a_window_that_nobody_begins(
     assert "the task 'tests.tick'" in record.getMessage()
 
 
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # Celery's, with the newest redis-py
 @pytest.mark.parametrize(
-    ("state", "result", "outcome"),
-    [
-        ("SUCCESS", 7, "done"),
-        ("FAILURE", ValueError("no"), "failed"),
-        ("FAILURE", NotRegistered("tests.tick"), None),
-        ("FAILURE", SoftTimeLimitExceeded(), None),
-        ("STARTED", None, None),
-    ],
+    ("broker", "queues"), [("", [QUEUE, "other"]), ("another", ["other"]), ("", ["other", "-"]), ("", None)]
 )
-@pytest.mark.long
-def test_a_window_whose_result_is_there(
+def test_a_window_whose_queue_nobody_consumes(
     app: Celery,
     redis_url: str,
     schedulers: Callable[[], OnceScheduler],
-    state: str,
-    result: object,
-    outcome: str | None,
+    caplog: pytest.LogCaptureFixture,
+    broker: str,
+    queues: list[str] | None,
 ) -> None:
-    """Workers that know no windows have executed it: it ends as its result says, and isn't published for ever.
-
-    What a worker discards as unknown has a result too, and goes on being published.
-    """
-    app.conf.update(once_beat_start_timeout=0.1, result_backend=redis_url)
+    """It gets no copy, and that is said once, until a worker consumes its queue, or may do so for all that is known."""
+    app.conf.once_beat_start_timeout = 0.1
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
     scheduler = schedulers()
     tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
@@ -508,20 +496,25 @@ def test_a_window_whose_result_is_there(
     assert row is not None
     assert row.cursor is not None
     key = WindowKey("tick", row.next)
+    mine = name_broker(app.connection_for_read())
+    once.consume("elsewhere", mine, ["other"])
     (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
-    app.backend.store_result(task_id("once:", "tick", key.start), result, state)
-    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
-
-    def counts() -> dict[str, int]:
-        account = once.account("tick")
-        return account.counts if account else {}
-
-    if outcome is None:
-        tick_until(scheduler, lambda: messages(redis_url) >= 5, "it is published again and again")
-        assert counts() == {}
+    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1, QUEUE)])  # type: ignore[union-attr]
+    before = once.account("tick").open[key.start]
+    tick_until(scheduler, lambda: said(caplog, "window_not_begun"), "it is said")
+    for _ in range(3):
+        scheduler.recovery.hurry()
+        scheduler.tick()
+    assert once.account("tick").open == {key.start: before}
+    assert not messages(redis_url)
+    if queues is None:
+        with redis.Redis.from_url(redis_url) as client:
+            client.set(once.keys.workers, "foreign", ex=600)
     else:
-        tick_until(scheduler, counts, "it is closed")
-        assert counts() == {outcome: 1}
+        once.consume("worker", broker or mine, queues)
+    tick_until(scheduler, lambda: messages(redis_url), "it is published again")
+    (record,) = said(caplog, "window_not_begun")
+    assert f"consumes its queue '{QUEUE}'" in record.getMessage()
 
 
 def test_the_package_is_lazy() -> None:

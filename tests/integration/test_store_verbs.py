@@ -1263,6 +1263,20 @@ def test_a_queue_is_known_by_its_whole_name(stage: Stage, queue: str) -> None:
     assert isinstance(stage.take(consumed=["x", queue, "y"]), r.Taken)
 
 
+def test_what_is_older_than_a_window_that_is_done_is_published_again(stage: Stage) -> None:
+    """Its queue gets to a worker in a way that nobody sees, by dead letters say, and its message is lost."""
+    for number in (1, 2, 3):
+        stage.claim_nth(number)
+        stage.confirm()
+    stage.start = nth(2)
+    stage.begin()
+    assert stage.finish() == r.Finished()
+    for number, expected in ((1, r.Taken), (3, r.Unconsumed)):
+        stage.start = nth(number)
+        stage.overdue()
+        assert isinstance(stage.take(consumed=[]), expected)
+
+
 def test_a_window_whose_queue_nobody_consumes_ends_by_its_rules(stage: Stage) -> None:
     """It expires when it is looked at, whoever consumes what."""
     stage.load(grace=0.0)
@@ -1414,7 +1428,7 @@ def test_a_newer_versions_hash_isnt_guessed_at(stage: Stage, verb: str) -> None:
     assert stage.entry_key in str(reply)
     assert "upgrade" in str(reply)
     assert content() == before
-    if verb != "take overdue":  # which moves the deadline itself, to be overdue
+    if verb not in ("take overdue", "take unconsumed"):  # which moves the deadline itself, to be overdue
         assert stage.deadline() == deadline
 
 

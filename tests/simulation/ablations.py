@@ -177,7 +177,7 @@ take-consumed | store/lua/take.lua | what is in a queue that a worker consumes i
 -   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
 +   then
 take-unconsumed | store/lua/take.lua | what is in a queue that no worker consumes isn't published again
-- if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= ''
+- if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
 + if false
 consumed-said | worker/consumed.py | a worker says what it consumes
 -                 store.consume(worker, name_broker(app.connection_for_read()), queues)

@@ -360,7 +360,8 @@ class Model:
             self._close(e, w, a, outcome, a.beat)
             return ("closed", outcome)
         out = w.taken == SENT and w.queue != "-"
-        if out and a.consumed and f" {w.queue} " not in a.consumed:
+        out = out and bool(a.consumed) and f" {w.queue} " not in a.consumed
+        if out and self.may("no later window of its entry is done"):
             w.deadline = self.between(self.MARGIN, 600 * SECOND)
             return ("no", "unconsumed")
         is_new = not w.fence and not w.backfill

@@ -6,9 +6,9 @@
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
---         {'no', 'unconsumed', queue, fence}   its message is in that queue, and no worker that knows windows consumes it: another
---                                 copy would only lengthen it. It is overdue again after an eighth of its age, and within
---                                 ten minutes
+--         {'no', 'unconsumed', queue, fence}   its message is in that queue, which no worker that knows windows consumes:
+--                                 another copy would only lengthen it. It is overdue again after an eighth of its age,
+--                                 and within ten minutes
 --
 -- CONSUMED are the queues that workers say they consume, each between blanks; '' where the beat can't tell.
 
@@ -49,8 +49,9 @@ if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
--- A message that is out, and whose queue isn't known, may be anywhere: that window is published again.
-if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= ''
+-- Where the message is isn't known: in an exchange, or a later window of the entry is done, so its queue is consumed, if
+-- only by way of another one (dead letters, a shovel). Such a window is published again.
+if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
   set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT))
   return {'no', 'unconsumed', window.queue, int(entry.fence)}
