@@ -42,6 +42,7 @@ from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, Period, Periods
 from .rrule import HORIZON
+from .words import describe
 
 _MICROSECOND = timedelta(microseconds=1)
 _DAY = timedelta(days=1)
@@ -223,6 +224,13 @@ class between(Composed):  # noqa: N801  # as its call reads
     def why_not(self, start: datetime) -> str | None:
         """Say why the schedule leaves it out."""
         return _why_not(self.parts[0], start)
+
+    def words(self) -> str:
+        """Return the schedule in words, its zone if it has one, and its bounds."""
+        zone = "" if self._own_zone is None else f" {zone_name(self._own_zone)}"
+        bounds = (("from", self._start), ("until", self._end))
+        said = [f"{word} {at.isoformat().replace('+00:00', 'Z')}" for word, at in bounds if at is not None]
+        return ", ".join([describe(self.parts[0]) + zone, *said])
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the schedule and its bounds."""

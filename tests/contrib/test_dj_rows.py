@@ -294,8 +294,8 @@ def test_schedules_for_people_to_read(make: Any) -> None:
         "30 2 1 * 5 Europe/Berlin, from 2026-03-01T12:00:00Z"
     )
     one_off = make(name="one-off", interval=90, one_off=True, expires=begins)
-    assert describe(one_off.schedule) == "every 0:01:30, until 2026-03-01T12:00:00Z, one-off"
-    long = make(name="long", **cron, start_time=begins, expires=begins, one_off=True)
+    assert describe(one_off.schedule) == "every 90 s, until 2026-03-01T12:00:00Z, one-off"
+    long = make(name="long", **cron, start_time=begins, expires=begins + DAY, one_off=True)
     assert describe(long.schedule).startswith("30 2 1 * 5 Europe/Berlin, from 2026-03-01T12:00:00Z, until")
 
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from celery.app import app_or_default
-from celery.schedules import BaseSchedule, crontab, schedule
 from django.conf import settings
 from django.utils.timezone import get_default_timezone
 from django_celery_beat.clockedschedule import clocked
@@ -17,8 +16,8 @@ from django_celery_beat.utils import make_aware
 from kombu.utils.json import loads
 
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.rules import CRON_FIELDS, check_anchor
-from celery_once_beat.windows import next_start
+from celery_once_beat.rules import check_anchor
+from celery_once_beat.schedules import between, every
 from celery_once_beat.wording import shown
 
 __all__ = ("OnceModelEntry", "WrongEntry", "as_entries", "instant", "zone_of_runs")
@@ -79,22 +78,28 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
             raise SettingError(f"row {self.name!r}, its interval: found every {source.every}, expected at least 1")
         begins = None if model.start_time is None else instant(model.start_time)
         ends = None if model.expires is None else instant(model.expires)
-        one_off = bool(model.one_off)
         if source is model.clocked:
             # In UTC two processes write it the same way, whatever time zone the row has it in.
             at = instant(source.clocked_time)
             inner: Any = clocked(at)
-            one_off = False  # it has one time
             if model.last_run_at is None or ran_at(model.last_run_at) < at:
                 self.counts_from = at - timedelta(microseconds=1)
         else:
             inner = source.schedule
+            # Only the first start that isn't past when the entry is loaded is a window: which one, the store remembers.
+            inner.one_off = bool(model.one_off)
         inner.app = self.app
-        if begins is None and ends is None and not one_off:
+        if begins is None and ends is None:
             return inner
-        anchor = once.get("anchor") if isinstance(once, Mapping) else None
-        anchor = check_anchor(f"row {self.name!r}, once['anchor']", anchor)
-        return Bounded(inner, begins=begins, ends=ends, anchor=anchor, one_off=one_off)
+        part = at if source is model.clocked else inner
+        if source is model.interval:
+            anchor = once.get("anchor") if isinstance(once, Mapping) else None
+            part = every(inner.run_every, anchor=check_anchor(f"row {self.name!r}, once['anchor']", anchor))
+        bounded: Any = between(part, start=begins, end=ends)
+        bounded.app, bounded.one_off = self.app, getattr(inner, "one_off", False)
+        # For the base's entry, which knows the bounds itself. As a method it would make this type a polled one.
+        bounded.is_due = inner.is_due
+        return bounded
 
     def _disable(self, model: Any) -> None:
         """Write nothing: the base's ``is_due`` calls it for a row that has expired."""
@@ -110,70 +115,6 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
             expire_seconds = math.ceil(expires)
         fields: dict[str, Any] = super()._unpack_options(headers=headers, expire_seconds=expire_seconds, **options)
         return fields
-
-
-class Bounded(BaseSchedule):
-    """The starts of another schedule from ``begins`` on and before ``ends`` (aware UTC, None for no bound).
-
-    With ``one_off`` only the first of them that isn't past when the entry is loaded is a window: which one that is, the
-    store remembers. ``anchor`` is that of an interval's grid.
-    """
-
-    def __init__(
-        self,
-        inner: BaseSchedule,
-        *,
-        begins: datetime | None = None,
-        ends: datetime | None = None,
-        anchor: datetime | None = None,
-        one_off: bool = False,
-    ) -> None:
-        super().__init__(app=inner.app)
-        self.inner = inner
-        self.begins = begins
-        self.ends = ends
-        self.anchor = anchor
-        self.one_off = one_off
-        self.tz = inner.tz  # type: ignore[misc]  # a cached_property
-        # For the base's entry, which knows the bounds itself. As a method it would make this type a polled one.
-        self.is_due = inner.is_due  # type: ignore[method-assign]
-
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        """Return the time from now to the first start after ``last_run_at`` (aware)."""
-        after = last_run_at.astimezone(timezone.utc)
-        if self.begins is not None and after < self.begins:
-            after = self.begins - timedelta(microseconds=1)
-        start = next_start(self.inner, after, anchor=self.anchor)
-        if start is None or (self.ends is not None and start >= self.ends):
-            return timedelta.max  # never: past the last datetime there is
-        return start - self.now()
-
-    def __repr__(self) -> str:
-        """Return what is the same in every process for the same definition: fingerprints are made of it."""
-        parts = [_words(self.inner)]
-        if self.anchor is not None:
-            parts.append(f"anchored at {_text(self.anchor)}")
-        if self.begins is not None and self.begins != self.anchor:
-            parts.append(f"from {_text(self.begins)}")
-        if self.ends is not None:
-            parts.append(f"until {_text(self.ends)}")
-        if self.one_off:
-            parts.append("one-off")
-        return f"<bounded: {', '.join(parts)}>"
-
-
-def _text(instant: datetime) -> str:
-    return instant.astimezone(timezone.utc).replace(tzinfo=None).isoformat() + "Z"
-
-
-def _words(inner: Any) -> str:
-    if isinstance(inner, crontab):
-        return " ".join([*(str(getattr(inner, f"_orig_{field}")) for field in CRON_FIELDS), str(inner.tz)])
-    if isinstance(inner, schedule):
-        every: timedelta = inner.run_every  # type: ignore[attr-defined]  # celery-types lacks it
-        # Whole days fall on the zone's midnights.
-        return f"every {every}" if every % timedelta(days=1) else f"every {every} ({inner.tz})"
-    return repr(inner)
 
 
 class WrongEntry:
