@@ -16,8 +16,6 @@ from celery_once_beat.schedules import Schedule
 
 from .schedules import Schedules
 
-__all__ = ("AsyncSchedules",)
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

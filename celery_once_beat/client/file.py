@@ -162,28 +162,24 @@ def _take_back(schedules: Schedules, made: Sequence[Edit], by: str) -> list[str]
     kept = []
     for edit in reversed(made):
         try:
-            undone = _undo(schedules, edit, by)
+            _undo(schedules, edit, by)
         except VersionConflictError:
-            undone = False
+            kept.append(f"{edit.name!r} (another has changed it since)")
         except OnceError as exc:
             kept.append(f"{edit.name!r} (perhaps: {exc})")
-            continue
-        if not undone:
-            kept.append(f"{edit.name!r} (another has changed it since)")
     return kept
 
 
-def _undo(schedules: Schedules, edit: Edit, by: str) -> bool:
-    """Undo one edit; returns False, having done nothing, where somebody has changed the schedule since."""
+def _undo(schedules: Schedules, edit: Edit, by: str) -> None:
+    """Undo one edit; VersionConflictError: nothing is done, since somebody has changed the schedule meanwhile."""
     note = "taken back: not all could be applied"
     current = schedules.get(edit.name)
     version = 0 if current is None else current.version
     if version == edit.version:
-        return True  # it wasn't made
+        return  # it wasn't made
     if not edit.stands(current):
-        return False
+        raise VersionConflictError("another has changed it", current)
     if edit.before is None:
         schedules.delete(edit.name, by=by, note=note, if_version=version)
     else:
         schedules.put(edit.name, edit.before, check_words(by, note), if_version=version, paused=edit.before.paused)
-    return True

@@ -37,8 +37,6 @@ from celery_once_beat.wording import expect, shown
 
 from .orders import OrderedWindow, Orders
 
-__all__ = ("Schedules",)
-
 logger = guarded(get_logger(__name__))
 
 #: Schedules that travel in one pipeline.

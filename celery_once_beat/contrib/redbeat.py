@@ -44,8 +44,6 @@ from celery_once_beat.store import Loaded, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
-__all__ = ("import_",)
-
 #: What stands in RedBeat's lock from an import on.
 _HELD = "celery once schedules import redbeat"
 #: In the log of changes. What has it as its last change, another import may change.
@@ -54,20 +52,13 @@ _LEFT_OUT = "left out"
 
 
 @click.command("import")
-@click.argument("source", type=click.Choice(["redbeat"]))
+@click.argument("source", type=click.Choice(["redbeat"]), expose_value=False)  # there is one
 @click.option("--url", help="RedBeat's Redis. Default: redbeat_redis_url, else the broker.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
 @click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")
 @json_option
 @pass_project()
-def import_(
-    project: Project,
-    source: str,  # noqa: ARG001  # there is one
-    url: str | None,
-    dry_run: bool,  # noqa: FBT001
-    by: str,
-    json_: bool,  # noqa: FBT001
-) -> None:
+def import_(project: Project, *, url: str | None, dry_run: bool, by: str, json_: bool) -> None:
     """Set RedBeat's entries here, to go on where it stopped.
 
     No window runs twice or is left out.

@@ -30,10 +30,6 @@ class OneOff(PureSchedule):
         """Return the instant."""
         return (self.clocked_time,), {}
 
-    def rule(self) -> str:
-        """Return what fingerprints have always been made of."""
-        return f"<one-off: {format_instant(self.clocked_time)}>"
-
     def words(self) -> str:
         """Return the instant."""
         return format_instant(self.clocked_time)

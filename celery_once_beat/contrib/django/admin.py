@@ -11,8 +11,6 @@ from django_celery_beat.models import PeriodicTask
 
 from .row_admin import OnceAdminMixin
 
-__all__ = ("OncePeriodicTaskAdmin",)
-
 
 class OncePeriodicTaskAdmin(OnceAdminMixin, PeriodicTaskAdmin):  # type: ignore[misc]  # the base has no types
     """django-celery-beat's admin of rows, with their windows."""

@@ -29,8 +29,6 @@ from celery_once_beat.logs import about, guarded
 
 from .entry import zone_of_runs
 
-__all__ = ("SILENT", "Database", "Seen", "Tables", "alone", "one_line")
-
 logger = guarded(get_logger(__name__))
 
 T = TypeVar("T")

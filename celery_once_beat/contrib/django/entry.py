@@ -20,8 +20,6 @@ from celery_once_beat.rules import check_anchor
 from celery_once_beat.schedules import between, every
 from celery_once_beat.wording import shown
 
-__all__ = ("OnceModelEntry", "WrongEntry", "as_entries", "instant", "zone_of_runs")
-
 _OPTIONS = ("queue", "exchange", "routing_key", "priority")
 
 

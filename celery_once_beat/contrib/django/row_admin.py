@@ -25,8 +25,6 @@ from celery_once_beat.wording import printable, some, span
 from . import row_windows
 from .row_windows import RowWindows
 
-__all__ = ("OnceAdminMixin",)
-
 #: Windows of a row in the list, and most characters of what to look at.
 _IN_LIST, _MOST_ATTENTION = 3, 60
 #: What the form shows of a row.

@@ -26,8 +26,6 @@ from celery_once_beat.windows import WindowKey, format_instant
 from .entry import as_entries
 from .scheduler import OnceDatabaseScheduler
 
-__all__ = ("RowWindows", "read_windows", "run", "set_paused")
-
 T = TypeVar("T")
 
 #: Windows of a row that are shown.

@@ -30,8 +30,6 @@ from celery_once_beat.wording import shown
 from .database import SILENT, Database, Seen, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, as_entries, instant
 
-__all__ = ("OnceDatabaseScheduler",)
-
 logger = guarded(get_logger(__name__))
 
 #: The database can't be asked, may only be read (PostgreSQL's InternalError), or has no such tables yet: not this row's

@@ -8,9 +8,6 @@ from celery.contrib.django.task import DjangoTask
 
 from celery_once_beat.worker import OnceTask as _OnceTask
 
-__all__ = ("OnceTask",)
-
-
 if TYPE_CHECKING:
     _DjangoTask = DjangoTask[Any, Any]
 else:

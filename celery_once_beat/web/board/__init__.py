@@ -13,5 +13,3 @@ Needs the extra ``dashboard``.
 """
 
 from __future__ import annotations
-
-__all__ = ()

@@ -6,8 +6,6 @@ from django.db import models
 
 from celery_once_beat.effects.statements import TABLE
 
-__all__ = ("RecordedWindow",)
-
 
 class RecordedWindow(models.Model):  # type: ignore[misc]  # Django has no types
     """A window and step whose transaction has committed."""
