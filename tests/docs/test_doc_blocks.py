@@ -36,8 +36,6 @@ BLOCKS = {
     ("docs/django.md", "own admin"): "tests/contrib/test_dj_admin.py",
     ("docs/effects.md", "django app"): "tests/contrib/test_dj_effects.py",
     ("docs/effects.md", "django task"): "tests/contrib/test_dj_effects.py",
-    ("docs/kubernetes.md", "beat container"): "tests/docs/test_doc_deployment.py",
-    ("docs/redis.md", "acl"): "tests/integration/test_connections.py",
     ("docs/redis.md", "proj.py"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "replica.conf"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "sentinel.conf"): "tests/docs/test_doc_redis.py",

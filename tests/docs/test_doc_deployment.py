@@ -1,4 +1,4 @@
-"""docs/kubernetes.md and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
+"""docs/kubernetes.yaml and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 from urllib.request import urlopen
 
@@ -26,7 +25,6 @@ from processes import Proc, Processes, wait_until
 from read_only import read_only
 from servers import RedisServer, free_port
 
-KUBERNETES = "docs/kubernetes.md"
 SYSTEMD = "docs/systemd.md"
 UNITS = ["celery-beat.service", "celery-worker@.service"]
 WATCH = ["celery-beat-watch.service", "celery-beat-watch.timer"]
@@ -127,12 +125,6 @@ def objects() -> dict[tuple[str, str], dict[str, Any]]:
 def container(objects: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, Any]:
     (found,) = objects["Deployment", name]["spec"]["template"]["spec"]["containers"]
     return found
-
-
-def test_the_container_on_the_page_is_the_one_of_the_manifest() -> None:
-    """What the page shows of it stands in the manifest, line by line."""
-    (shown,) = [block.text for block in blocks_of(KUBERNETES) if block.comment == "beat container"]
-    assert indent(shown, " " * 8) in (DOCS / "kubernetes.yaml").read_text()
 
 
 def env_of(objects: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[str, str]:
