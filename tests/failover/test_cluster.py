@@ -132,22 +132,6 @@ def test_each_nodes_replica_speaks_for_that_node(cluster: Cluster) -> None:
                 ask(each, "FLUSHALL")
 
 
-@pytest.mark.long
-def test_a_node_that_is_gone_takes_no_other_with_it(cluster: Cluster) -> None:
-    """A dead master whose replica is dead too: its entries are unavailable, each other one is claimed."""
-    node = cluster.masters()[0]
-    with some_gone(cluster), cluster.store() as store:
-        load(store)
-        mine = lives_on(store, node)
-        kill_with_replica(cluster, node)
-        replies = dict(zip(ENTRIES, claim(store), strict=True))
-        unavailable = {entry for entry, reply in replies.items() if isinstance(reply, StoreUnavailableError)}
-        assert unavailable == mine
-        assert {entry for entry, reply in replies.items() if isinstance(reply, r.Claimed)} == set(ENTRIES) - mine
-        with pytest.raises(StoreUnavailableError):
-            store.begin(window(min(mine)), "A", 30.0)
-
-
 @pytest.mark.parametrize("which", ["with the beats", "without"])
 @pytest.mark.long
 def test_the_others_windows_are_claimed_and_recovered_while_a_node_is_gone(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.store import Begun
-from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant, parse_instant, task_id
+from celery_once_beat.windows import WindowKey, format_instant, parse_instant, task_id
 
 HOST = socket.gethostname()
 
@@ -152,43 +151,6 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
     wrong = once("next", "--from", "soon", **away)
     assert wrong.exit_code == 2
     assert wrong.log.startswith("once: --from: found 'soon', expected a time like 2026-11-21T02:00 (Europe/Berlin)")
-
-
-@pytest.mark.long
-def test_the_history_of_an_entry(system: System, once: Once) -> None:
-    """Which beat, who executed, how often tried, how late, how long, copies refused; what is open stands above."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 2.0, "args": [0.3]}}
-    system.settings = SLOWLY
-    worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
-    system.wait_done(2)
-    (start,) = list(system.recorded())[-1:]
-    system.send("apps.once_app.work", encode_headers(Window("tick", parse_instant(start), None)))  # once more
-    wait_until(lambda: system.account().refused, "the copy is refused", 60)
-    worker.pause()
-    cursor = system.account().cursor
-    wait_until(lambda: system.account().cursor > cursor, "a window is claimed that nobody begins", 60)
-    told = json.loads(once("history", "tick", "--json").log)["windows"]
-    states = [window["state"] for window in told]
-    assert states[0] in {"published", "overdue"}
-    assert states[-2:] == ["done", "done"]
-    done = told[-1]
-    assert done["beat"] == f"{HOST}:{beat.pid}"
-    assert done["worker"].partition("@")[2] == HOST or done["worker"] == "worker"
-    assert done["attempts"] == 1
-    assert 0.25 <= done["took"] < 30
-    assert parse_instant(done["claimed"]) <= parse_instant(done["begun"]) <= parse_instant(done["closed"])
-    assert done["late"] == pytest.approx((parse_instant(done["begun"]) - parse_instant(done["start"])).total_seconds())
-    assert sum(window["refused"] for window in told) == 1
-    worker.resume()
-    table = once("history", "tick", "-n", "1000").log.splitlines()
-    assert table[0].split() == ["WINDOW", "OUTCOME", "BEAT", "RAN", "ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"]
-    assert re.fullmatch(rf"\S+ \S+ +done +{HOST}:{beat.pid} +\S+ +1 +\S+ s +\S+ s +[01]", table[-1])
-    unknown = once("history", "tock")
-    assert (unknown.exit_code, unknown.log) == (
-        2,
-        "once: the store has never heard of an entry 'tock', or has forgotten it\n",
-    )
-    system.settle([beat])
 
 
 @pytest.mark.long
@@ -507,15 +469,3 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert status.exit_code == 1, "no beat lives"
         assert "holds a string, expected a hash" in status.log
         client.delete(system.store.entry_key("tick"))
-
-
-def test_watch_shows_the_status_until_it_is_stopped(system: System) -> None:
-    """It shows the beat come and Redis' absence, and Ctrl-C ends it quietly."""
-    system.check_law = False
-    watch = system.celery("once", "watch", "--interval", "0.3", name="watch")
-    watch.wait_log("No beat lives", 60)
-    beat = system.beat()
-    watch.wait_log(rf"{HOST}:{beat.pid}", 60)
-    watch.signal(signal.SIGINT)
-    assert watch.wait(60) == 0
-    assert "Traceback" not in watch.log

@@ -6,7 +6,7 @@ import contextlib
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -34,9 +34,6 @@ def start_demo(procs: Processes, **env: str) -> Proc:
     return procs.start(command, name="demo", env={"PYTHONPATH": str(ROOT), "ONCE_BEAT_REDIS_URL": "", **env})
 
 
-def need_rich() -> None:
-    """The live view and the recording are drawn by it."""
-    pytest.importorskip("rich")
 
 
 @pytest.fixture(autouse=True)
@@ -48,25 +45,6 @@ def no_orphans(procs: Processes) -> Iterator[None]:
     for demo in procs:
         with contextlib.suppress(AssertionError):
             demo.wait(timeout=60)
-
-
-@pytest.fixture
-def in_terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
-    """Start the demo in a terminal of 80x24: ``in_terminal(*options, **environment)``. It is ended with the test."""
-    need_rich()
-    started: list[Terminal] = []
-
-    def start(*options: str, **env: str) -> Terminal:
-        tempdir = tmp_path / "tmp"
-        tempdir.mkdir()
-        environ = {"PYTHONPATH": str(ROOT), "ONCE_BEAT_REDIS_URL": "", "TMPDIR": str(tempdir), **env}
-        command = [sys.executable, "-m", "examples.ha_pair", *options]
-        started.append(Terminal(command, cwd=tmp_path, env=environ))
-        return started[-1]
-
-    yield start
-    for terminal in started:
-        terminal.end()
 
 
 def report(text: str) -> str:
@@ -160,64 +138,6 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     assert [window for window, _ in copied] == [window for window, _ in refused]
     assert refused[1][1] == "closed"
     assert "\x1b" not in text
-
-
-@pytest.mark.long
-def test_in_a_terminal_it_shows_live_what_happens(in_terminal: Callable[..., Terminal], tmp_path: Path):
-    """Frames that fit the terminal show claims, kills, the takeover and the refusals; the verdict follows the last."""
-    terminal = in_terminal()
-    code = terminal.wait(timeout=120)
-    text = terminal.text
-    assert code == 0, report(text)
-
-    assert text.count("celery-once-beat: two beats, two workers") > 10
-    assert max(len(line) for line in text.splitlines()) <= 80
-    [(victim, window)] = set(
-        re.findall(r"✗ KILLED (worker-\d) \(SIGKILL\) in the middle of (report \S+) *$", text, re.MULTILINE)
-    )
-    [survivor] = {"worker-1", "worker-2"} - {victim}
-    entry, start = window.split()
-    row = rf"^{entry} +{start} +beat-2 +"
-    for shown in (
-        r"● beat-1 running +● beat-2 running +● worker-1 running +● worker-2 running",
-        r"✗ KILLED beat-1 \(SIGKILL\) just as windows fall due",
-        r"✗ beat-1 killed +● beat-2 running",
-        r"^heartbeat \S+ +beat-\d +worker-\d +\d\.\d\d s ✓ done",
-        rf"{row}{victim} +\d\.\d\d s ► running",
-        rf"{row}✗ {victim} +\d s ✗ interrupted",
-        rf"↻ beat-2 +published {window} again",
-        rf"► {survivor}  takes over {window}, execution 2",
-        rf"{row}✗ {victim} → {survivor} +\d\.\d\d s ✓ done, execution 2",
-        r"» a copy of report \S+ is sent while it is running",
-        r"⊘ worker-\d  refused a copy of report \S+: closed, it has ended",
-        r"✓ done ⊘ refused",
-    ):
-        assert re.search(shown, text, re.MULTILINE), shown
-    last = text[text.rindex("celery-once-beat: two beats") :]
-    assert re.search(rf"{row}✗ {victim} → {survivor} ", last, re.MULTILINE), "the last frame stays"
-    assert re.search(r"✓ verdict: as promised.*copies refused +2 ", last, re.DOTALL)
-    assert terminal.cursor_visible
-    assert not list((tmp_path / "tmp").iterdir()), "no log, and nothing that a killed worker left"
-
-
-@needs_proc
-@pytest.mark.long
-def test_ctrl_c_in_a_terminal_gives_it_back(in_terminal: Callable[..., Terminal]):
-    """The cursor is there again and no process is; with NO_COLOR nothing was coloured."""
-    terminal = in_terminal(NO_COLOR="1")
-    terminal.wait_text(r"► running")
-    assert not terminal.cursor_visible, "as long as it is drawn"
-    sessions = sessions_below(terminal)
-    assert len(sessions) == 5
-
-    terminal.type("\x03")
-
-    assert terminal.wait(timeout=60) == 130
-    wait_until(lambda: not members(sessions), "no process is left in the demo's sessions", 60)
-    assert terminal.cursor_visible
-    assert re.search(r"^interrupted$", terminal.text, re.MULTILINE)
-    assert "Traceback" not in terminal.text
-    assert not re.search(r"\x1b\[(\d+;)*[349]\d[;m]", terminal.raw)
 
 
 @needs_proc

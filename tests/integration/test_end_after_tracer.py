@@ -290,20 +290,3 @@ def test_a_store_that_is_away_when_an_end_is_due(
     assert told(caplog) == ["window_unrecorded"]
     assert not leases(worker)._ends
     assert not leases(worker)._held
-
-
-def test_a_process_that_ends_while_the_store_is_away(
-    new_worker: Callable[..., Worker],
-    start_redis: Callable[..., RedisServer],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    patient: None,
-) -> None:
-    """It doesn't wait for ever, and what isn't recorded is named once."""
-    monkeypatch.setattr(leases_module, "_AT_END", 1.0)
-    server = start_redis()
-    worker = new_worker(server.url(), once_beat_lease=60.0)
-    worker.trace(server.kill)
-    leases_module._record_all()
-    leases_module._record_all()
-    assert told(caplog) == ["window_unrecorded"]

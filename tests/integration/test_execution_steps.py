@@ -21,7 +21,6 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceTask
-from celery_once_beat.errors import HeaderError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.store.model import LoadRequest
 from celery_once_beat.store.verbs import store_of
@@ -378,23 +377,3 @@ def test_what_is_raised_as_a_window_is_handed_over(
     assert waiting(redis_url) == 1
     assert worker.deliver(lambda: "retried", retries=1) == "retried"
     assert worker.account.counts == {"done": 1}
-
-
-@pytest.mark.parametrize("retries", [10**16, 10**9 + 1, -1, 1.5, "1", True])
-def test_a_retry_number_that_cant_be_kept(worker: Worker, retries: object, caplog: pytest.LogCaptureFixture) -> None:
-    """It is refused before anything is written, and the window's account can be read; in the main process, too."""
-    with pytest.raises(HeaderError, match=r"message header retries: found .*, expected a whole number from 0"):
-        worker.deliver(lambda: pytest.fail("it ran"), retries=retries)
-    request = {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": retries}
-    _end(worker.task, request, "revoked", killed=False)
-    assert [record.action for record in caplog.records] == ["window_unrecorded"]  # type: ignore[attr-defined]
-    assert worker.account.open[WINDOW.start].begun is None
-    assert worker.deliver(lambda: "ran", retries=10**9) == "ran"
-
-
-@pytest.mark.parametrize("countdown", [float("inf"), float("nan"), 1e15])
-def test_a_retry_that_can_never_be_due(worker: Worker, countdown: float) -> None:
-    """Celery can't publish it: the window isn't handed over to it, but fails."""
-    with pytest.raises(Reject):
-        worker.deliver(lambda: worker.task.retry(countdown=countdown))
-    assert worker.account.counts == {"failed": 1}

@@ -36,23 +36,6 @@ def test_a_body_longer_than_its_lease(system: System) -> None:
     assert system.outcomes()["done"] == 1
 
 
-@pytest.mark.parametrize(("key", "attribute", "seconds"), [(9.0, 7.0, 9.0), (None, 7.0, 7.0)])
-def test_whose_lease_it_is(system: System, key: float | None, attribute: float, seconds: float) -> None:
-    """An entry's own lease goes before its task's, and that before the app's."""
-    system.settings = {"once_beat_lease": 60.0}
-    system.task = {"once_lease": attribute}
-    system.worker().wait_ready()
-    options = {} if key is None else {"options": {"once": {"lease": key}}}
-    system.entries = {"tick": {"task": "apps.once_app.work", "args": [LONG], **rare(), **options}}
-    system.beat()
-    wait_until(lambda: system.ledger.read("start"), "it begins", 60)
-    with system.client() as client:
-        (run,) = client.scan_iter("once:*:run:tick:*")
-        left = client.pttl(run)
-    # Renewed at each third of it.
-    assert seconds * 0.5 < left / 1000 <= seconds
-
-
 def test_a_worker_that_wakes_while_another_executes(system: System) -> None:
     """A worker frozen past its lease wakes up while another executes its window: it is stale, the other counts.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from processes import Proc, wait_until
+from processes import Proc
 from system import System
 
 pytestmark = pytest.mark.long
@@ -91,19 +91,3 @@ def test_odd_entries_stop_no_other(system: System) -> None:
     system.settle(beats)
     system.check_each_once()
     assert {event["entry"] for event in system.ledger.read("start")} == {"tick"}
-
-
-def test_odd_entries_stop_no_other_over_a_restart(system: System) -> None:
-    """A beat that finds what another has loaded of them says the same and goes on."""
-    system.worker(pool="solo").wait_ready()
-    first = odd_beat(system, "first")
-    system.wait_done(2)
-    first.stop()
-    second = odd_beat(system, "second")
-    wait_said(second)
-    system.wait_done(2)
-    for name in WRONG:
-        assert len([line for line in second.log.splitlines() if f"entry '{name}'" in line]) == 1, name
-    wait_until(lambda: system.store.account("never"), "one that never starts is known too", 30)
-    system.settle([second])
-    system.check_each_once()

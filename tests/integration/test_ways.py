@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,13 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from processes import environ
 
-from examples.ways import command
-from examples.ways.a_lock_row.__main__ import WAY
-from examples.ways.command import faults, main, table
 from examples.ways.f_one_beat import REDBEAT
-from examples.ways.ledger import Event
 from examples.ways.story import OURS, OWN
-from examples.ways.verdict import Owed, Verdict, judge
 
 pytestmark = pytest.mark.xdist_group("ways")
 
@@ -118,56 +110,6 @@ def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
 # --------------------------------------------------------------------------------------------- how it is judged
 
 TEN, ELEVEN, TWELVE = 36000.0, 39600.0, 43200.0
-OWED = [Owed("job", ELEVEN, TEN), Owed("job", TWELVE, ELEVEN)]
-
-
-def done(start: float, since: float | None = None, **more: Any) -> Event:
-    return Event(
-        **{"kind": "done", "who": "node-1", "at": start, "entry": "job", "start": start, "since": since, **more}
-    )
-
-
-RIGHT = judge([done(ELEVEN), done(TWELVE)], OWED)
-WRONG = judge([done(ELEVEN), done(ELEVEN)], OWED)
-ASTRAY = judge([done(ELEVEN), done(TWELVE), done(ELEVEN + 1)], OWED)
-NOTHING = judge([], [])
-
-
-@pytest.mark.parametrize(
-    ("own", "ours", "said"),
-    [
-        (WRONG, RIGHT, []),
-        (RIGHT, RIGHT, ["A: its own method showed no weakness: nothing to compare with"]),
-        (WRONG, WRONG, ["A: job 12:00:00 is lost", "A: job 11:00:00 was executed twice"]),
-        (WRONG, ASTRAY, ["A: job was executed for 39601.000, not a window of its"]),
-        (WRONG, NOTHING, ["A: no window was owed"]),
-    ],
-)
-def test_a_wrong_verdict_is_seen(
-    own: Verdict,
-    ours: Verdict,
-    said: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """Each fault is named and ends the command with status 1; so does a weakness that didn't show."""
-    verdicts = {OWN: own, OURS: ours}
-    assert faults(WAY, verdicts) == said
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(command, "_play_all", lambda *_: [verdicts])
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        assert main([WAY], []) == bool(said)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert bool(list(tmp_path.iterdir())) == bool(said), "logs are kept where something is wrong"
-    printed = capfd.readouterr().out
-    for fault in said or ["celery-once-beat: each window was executed once"]:
-        assert f"\n{fault}\n" in printed
-    assert ROW.findall(printed) == ROW.findall("\n".join(table([WAY], [verdicts])))
-    assert len(ROW.findall(printed)) == 2
 
 
 # --------------------------------------------------------------------------------------------- what a node has

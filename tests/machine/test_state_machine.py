@@ -17,7 +17,6 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from machine.alerts import TOLD, NoticeRules
 from machine.beats import Job
 from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, several
-from machine.waiting import OVERLAPS, WaitingRules, WaitingWorld
 from machine.workers import WorkerRules
 from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
@@ -30,8 +29,6 @@ pytestmark = pytest.mark.long
 
 #: Seconds that pass: the first two within a lease and longer than one.
 PASSES = (1.7, 5.7, 11.3, 16.7, 61.9, 613.0, 1307.0)
-#: Seconds after which one that waits for another of its entry is looked at again, at the end.
-LOOK_AGAIN = 20.0
 #: So many windows may be late and still run, of those that catch up.
 MOST = 3
 
@@ -50,13 +47,11 @@ RUNS = {
 class Machine(NoticeRules, WorkerRules):
     """Beats, workers, people, time and loss."""
 
-    made_of = World
-
     @initialize(**RUNS)
-    def set_up(self, max_attempts, recover, grace, expires, loses, told, overlap=None):
+    def set_up(self, max_attempts, recover, grace, expires, loses, told):
         self.told = told
         self.begin_telling()
-        self.limits = {"max_attempts": max_attempts, "recover": recover, "grace": grace, "overlap": overlap}
+        self.limits = {"max_attempts": max_attempts, "recover": recover, "grace": grace, "overlap": None}
         self.expires = expires
         self.loses = loses
         self.policy = EntryPolicy(
@@ -72,7 +67,7 @@ class Machine(NoticeRules, WorkerRules):
 
     def __init__(self):
         super().__init__()
-        self.world = self.made_of(_server())
+        self.world = World(_server())
 
     # -- people -----------------------------------------------------------------------------------------------
 
@@ -169,14 +164,10 @@ class Machine(NoticeRules, WorkerRules):
                 execution = self.begin_by(world.queue.pop())
                 if execution:
                     assert isinstance(self.finish_by(execution, "done"), r.Finished)
-                self.finish_steps()
             deadlines = world.deadlines()
             if not deadlines:
                 break
-            now = world.time.timestamp()
-            # What is overdue all the same waits for another, until that one's deadline, or isn't waited for any more.
-            waits = [LOOK_AGAIN] if min(deadlines) <= now else []
-            world.pass_time(min([at - now for at in deadlines if at > now] + waits))
+            world.pass_time(max(min(deadlines) - world.time.timestamp(), 1.0))
         assert not world.books.open, f"still open: {world.books.open}"
         self.tell_all()
         if world.books.accounts["tracked"].paused:  # since the last resume, by what ended meanwhile
@@ -192,27 +183,6 @@ class Machine(NoticeRules, WorkerRules):
         world.check_law()
 
 
-class WaitingMachine(WaitingRules, Machine):
-    """The same, and windows wait for each other, for a slot of a limit, or for both."""
-
-    made_of = WaitingWorld
-
-    @initialize(
-        **RUNS,
-        overlap=st.sampled_from([None, *OVERLAPS]),
-        of_task=st.sampled_from(OVERLAPS),
-        most=st.sampled_from([None, 1, 1, 2, 3]),
-    )
-    def set_up(self, of_task, most, **run):
-        self.world.of_task, self.most = of_task, most
-        self.errands, self.last_serial = [], {}
-        super().set_up(**run)
-
-    def end_well(self):
-        super().end_well()
-        self.check_all_is_free()
-
-
 _SERVERS = []
 
 
@@ -220,37 +190,32 @@ def _server():
     return _SERVERS[-1]
 
 
-def run_machine(kind, start_redis, runs, seed):
+def run_machine(start_redis, runs, seed):
     """So many runs of 50 steps, on a server whose clock they move."""
     _SERVERS.append(start_redis(faketime=0))
     settings = hypothesis.settings(
         max_examples=runs, stateful_step_count=50, deadline=None, derandomize=False, database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
-    machine = hypothesis.seed(seed)(type(kind.__name__, (kind,), {}))
+    machine = hypothesis.seed(seed)(type("OneRun", (Machine,), {}))
     try:
         hypothesis.stateful.run_state_machine_as_test(machine, settings=settings)
     finally:
         _SERVERS.pop()
 
 
-KINDS = pytest.mark.parametrize("kind", [Machine, WaitingMachine], ids=["all begin at once", "some wait"])
-
-
-@KINDS
 @pytest.mark.usefixtures("unmeasured")
-def test_some_orders_of_steps(kind, start_redis, request):
+def test_some_orders_of_steps(start_redis, request):
     """The promise holds in every order of steps; of these some dozens are tried."""
-    run_machine(kind, start_redis, 30, request.config.getoption("seed"))
+    run_machine(start_redis, 30, request.config.getoption("seed"))
 
 
 PARTS = 8
 
 
-@KINDS
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_any_order_of_steps(kind, part, start_redis, request):
+def test_any_order_of_steps(part, start_redis, request):
     """The same for 2,000 of them, or as many as ``--runs`` says."""
     runs = -(-request.config.getoption("runs") // PARTS)
-    run_machine(kind, start_redis, runs, request.config.getoption("seed") * PARTS + part)
+    run_machine(start_redis, runs, request.config.getoption("seed") * PARTS + part)

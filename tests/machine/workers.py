@@ -41,9 +41,6 @@ class WorkerRules(Rules):
     def all_die(self) -> None:
         self.world.running.clear()
 
-    def finish_steps(self) -> None:
-        """What workers are in the middle of is done: nothing here, where each verb is all of a step."""
-
     def begin_next(self, message: Message) -> None:
         execution = self.begin_by(message)
         if execution:

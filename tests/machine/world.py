@@ -58,11 +58,6 @@ class Execution:
     owner: str
     fence: int
     until: datetime
-    handed_over: bool = False
-    #: Its entry's windows don't overlap, as it was told when it began.
-    serial: bool = False
-    #: It has a place of the limit.
-    placed: bool = False
 
 
 @dataclass

@@ -26,17 +26,6 @@ def test_a_round_trip_never_puts_the_clock_ahead(length: float) -> None:
     assert timedelta(0) <= passed <= timedelta(seconds=steady() - received)
 
 
-def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptureFixture) -> None:
-    """What was measured before goes on, and nobody is told that clocks differ for a slow answer."""
-    clock = ServerClock()
-    now = steady()
-    clock.measured(datetime.now(timezone.utc), now, now)
-    with caplog.at_level(logging.WARNING, "celery_once_beat.beat.server_clock"):
-        clock.measured(datetime.now(timezone.utc) - timedelta(seconds=6), now - 6.0, now)
-    assert abs(clock.now() - datetime.now(timezone.utc)) < timedelta(seconds=1)
-    assert not caplog.records
-
-
 def test_clocks_apart_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """With the figure, and once for as long as it lasts."""
     clock = ServerClock()

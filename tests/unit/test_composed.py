@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from itertools import islice, pairwise
@@ -15,8 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.beat import Scheduler
-from celery.schedules import BaseSchedule, crontab, schedule, solar
+from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,19 +193,6 @@ def test_parts_follow_the_zone_of_the_whole() -> None:
     assert starts(read_schedule(write_schedule(when)), span=2 * DAY) == ["24 01:00", "24 02:00"]
 
 
-def test_celerys_schedules_are_copied() -> None:
-    """What happens to a part afterwards, in a beat say, changes nothing; the part isn't changed either."""
-    part = crontab(minute=0, hour=2)
-    when = union(part, timedelta(hours=7), tz="Europe/Berlin")
-    text = repr(when)
-    part.tz = ZoneInfo("Asia/Tokyo")
-    assert starts(when, span=DAY)[:2] == ["24 00:00", "24 02:00"] or starts(when, span=DAY)
-    assert repr(when) == text == "union(crontab(0, 2, '*', '*', '*'), every('7 h'), tz='Europe/Berlin')"
-    assert repr(union(part)) == "union(between(crontab(0, 2, '*', '*', '*'), tz='Asia/Tokyo'))"
-    assert repr(union(schedule(timedelta(days=7)))) == "union(every('7 d'))"
-    assert repr(union(solar("sunset", 52.5, 13.4))) == "union(solar('sunset', 52.5, 13.4))"
-
-
 class Own(BaseSchedule):
     pass
 
@@ -337,16 +321,6 @@ def test_a_long_span_costs_one_step() -> None:
     )
 
 
-def test_the_newest_start_of_what_ended_long_ago_is_found_at_once() -> None:
-    """Though it started each second before; also where the last of them are left out."""
-    ended = between("1 s", end="2025-12-31", tz="UTC")
-    assert latest_start(ended, NOON) == datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)
-    shut = excluding(ended, ("2025-06-01", "2025-12-31"), tz="UTC")
-    assert latest_start(shut, NOON) == datetime(2025, 5, 31, 23, 59, 59, tzinfo=UTC)
-    assert latest_start(between("1 s", start="2999-01-01", tz="UTC"), NOON) is None
-    assert latest_start(every("1 s"), NOON) == NOON
-
-
 def nested(levels: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": "cron", "line": "0 2 * * *", "tz": "UTC"}
     for _ in range(levels):
@@ -392,14 +366,6 @@ def test_an_instant_is_a_part() -> None:
     assert [*starts_after(union(local, tz="Asia/Tokyo"), NOON, NOON + timedelta(days=1))] == [one]
 
 
-def test_two_hundred_schedules_are_read() -> None:
-    """However they are spread: those that a part is made of count too."""
-    noon, midnight = [every("1 d")] * 99, [every("1 d")] * 100
-    assert union(union(*noon), union(*noon)).size == 200
-    with pytest.raises(SettingError, match="found 201 schedules on 2 levels, expected up to 200 on"):
-        union(union(*noon), union(*midnight))
-
-
 # -- a stock beat
 
 COMPOSED = [
@@ -434,28 +400,6 @@ def test_a_stock_beat_runs_the_same_instants(when: Any, day: datetime) -> None:
             assert wait > 0
         now += timedelta(seconds=wait)
     assert ran == list(starts_after(when, begin, begin + 3 * DAY - MICROSECOND))
-
-
-def test_celerys_own_scheduler_sends_them() -> None:
-    """A stock beat with this schedule sends what is due, and one that has ended or is left out holds nobody up."""
-    app = Celery("stock", broker="memory://", set_as_current=False)
-    app.conf.beat_schedule = {
-        "ended": {"task": "t", "schedule": at("2020-01-01", tz="UTC")},
-        "counted": {"task": "t", "schedule": RRule("DAILY", "2026-01-01T00:00:00+00:00", count=2)},
-        "rule": {"task": "t", "schedule": RRule("SECONDLY", "2026-01-01T00:00:00+00:00")},
-        "never": {"task": "t", "schedule": excluding("1 s", every("1 s"))},
-        "all": {"task": "t", "schedule": union("1 s", cron("* * * * * *"))},
-        "cron": {"task": "t", "schedule": cron("* * * * * *", tz="Europe/Berlin")},
-    }
-    beat = Scheduler(app)
-    sent: list[str] = []
-    beat.apply_entry = lambda entry, producer=None: sent.append(entry.name)  # type: ignore[method-assign]
-    from processes import wait_until
-
-    wait_until(lambda: beat.tick() is not None and len(sent) > 5, "each is sent twice", 30)
-    assert set(sent) == {"all", "cron", "rule"}
-    due, wait = app.conf.beat_schedule["ended"]["schedule"].is_due(app.now())
-    assert (due, wait > 366 * DAY.total_seconds()) == (False, True), "Celery 5.4 stands still for an answer of None"
 
 
 # -- files
@@ -548,17 +492,6 @@ def test_a_file_that_cannot_be_read_is_one_entrys_trouble(holidays: Path) -> Non
             next_start(when, NOON)
     path.write_text(ICS)
     assert starts(when)[:2] == ["24 02:00", "26 02:00"]
-
-
-def test_without_icalendar_the_extra_is_named(tmp_path: Any) -> None:
-    """A process that lacks it says what to install."""
-    code = (
-        "import sys; sys.modules['icalendar'] = None\n"
-        "from celery_once_beat.schedules import excluding, cron\n"
-        "excluding(cron('0 2 * * *', tz='UTC'), 'holidays.ics').rule()"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert "holidays.ics needs icalendar; pip install 'celery-once-beat[ics]'" in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -269,14 +269,3 @@ def test_without_a_zone_it_follows_its_app() -> None:
     when.app = app
     app.conf.timezone = "Asia/Tokyo"
     assert starts(when, "2026-01-01", 1) == ["2026-01-01T17:00:00"]
-
-
-def test_the_ends_of_the_calendar() -> None:
-    """A start, or none; no error."""
-    for zone in ("UTC", "Pacific/Apia", "America/New_York"):
-        daily = cron("0 0 * * *", tz=zone)
-        assert next_start(daily, datetime.max.replace(tzinfo=UTC) - DAY / 24) is None
-        assert next_start(daily, datetime(9999, 6, 1, tzinfo=UTC)) is not None
-        assert next_start(cron("0 0 1 1 *", tz=zone), datetime(9999, 6, 1, tzinfo=UTC)) is None
-        assert next_start(cron("* * * * * *", tz=zone), datetime(1, 2, 1, tzinfo=UTC)) is not None
-        assert starts(cron("0 0 29 2 *", tz="UTC"), "1896-03-01", 1) == ["1904-02-29T00:00:00"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
 from itertools import product
 from typing import Any
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -158,18 +156,6 @@ def test_what_a_codec_answers_is_checked(write: Any, read: Any, words: str) -> N
             Definition.of("t", Tide("Hamburg"))
     finally:
         del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
-
-
-def test_args_come_back_as_a_task_gets_them() -> None:
-    """What Celery's JSON serializer can write is stored, and comes back as the same types."""
-    args = [1, NOW, Decimal("1.5"), UUID(int=7), b"x", None, "\u00e4"]
-    one = Definition.of("t", 5, args=args, kwargs={"a": [1]}, options={"queue": "q"}, once={"anchor": NOW})
-    again = Definition.read("x", one.text())
-    assert list(again.args) == args
-    assert (again.kwargs, again.options) == ({"a": [1]}, {"queue": "q"})
-    assert again.once == {"anchor": NOW.isoformat()}
-    assert again == one
-    assert Definition.from_json(json.loads(json.dumps(one.as_json()))) == one
 
 
 #: What of a message isn't a schedule's to say.

@@ -21,7 +21,6 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.sources import Changes
-from celery_once_beat.beat.timetable import Earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
@@ -160,26 +159,6 @@ def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
         orders[beat] = found[0]
     assert len({tuple(order) for order in orders.values()}) == 3
     assert len({order[0] for order in orders.values()}) > 1
-
-
-def test_a_one_off_that_ran_is_never_due_again() -> None:
-    """A schedule without a next start leaves the heap, and not the rows."""
-
-    class Once(BaseSchedule):
-        clocked_time = NOW + MINUTE
-
-        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-            return self.clocked_time - self.now()
-
-        def is_due(self, last_run_at: datetime) -> Any:
-            left = self.remaining_estimate(last_run_at).total_seconds()
-            return left <= 0, left
-
-    rows = loaded(rows_of({"a": entry(Once(app=APP))}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    rows.advance(row, NOW + MINUTE)
-    assert rows.next_due() is None
-    assert rows.get("a") is row
 
 
 # -- when all is forgotten
@@ -462,16 +441,6 @@ def test_a_long_outage_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, c
     assert when.asked <= 4 * number
 
 
-def test_rows_for_which_there_was_no_time_come_first() -> None:
-    """However many entries have much to look through, each has its turn."""
-    rows = loaded(rows_of(many(6)))
-    first = rows.due(NOW + MINUTE, 6)
-    for row in first[:2]:
-        rows.advance(row, NOW)  # still behind: due again at once
-    rows.put_off(first[2:])
-    assert rows.due(NOW + MINUTE, 4) == first[2:]
-
-
 def test_an_entry_is_remembered_for_thirty_days_or_three_intervals() -> None:
     """A yearly entry isn't forgotten between two windows, and one whose schedule fails can be loaded."""
     day = 86_400.0
@@ -691,36 +660,11 @@ def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.
     assert actions == ["entry_wrong", "entry_broken", "entry_goes_on", "entry_wrong"]
 
 
-def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
-    """The one that took its place goes on, and the log says once that windows of its time don't run."""
-    old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
-    (row,) = rows
-    row.timetable.earlier = [Earlier(NOW + MINUTE, lambda: old)]
-    loaded(rows)
-    assert row.next == NOW + 2 * MINUTE
-    rows.reload("e")
-    loaded(rows, NOW + SECOND)
-    assert row.next == NOW + 2 * MINUTE
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert "an earlier version can't say when it starts, its windows don't run: " in said
-
-
 class OwnClock(schedule):
     """An interval that takes the time from elsewhere than ``self.now()``, as Celery lets it."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         return last_run_at + self.run_every - datetime.now(timezone.utc)
-
-
-def test_a_schedule_with_a_clock_of_its_own() -> None:
-    """It runs once after an outage, as with a stock beat, and is asked again when its interval is over."""
-    now = datetime.now(timezone.utc)
-    rows = loaded(rows_of({"e": entry(OwnClock(60, app=APP))}), now - 10 * MINUTE)
-    (row,) = rows.due(now, 10)
-    assert row.step(now) == Step(now, True)
-    rows.apply_claim(row, now)
-    assert not row.trouble
-    assert row.next == now + MINUTE
 
 
 def test_which_types_are_polled() -> None:

@@ -25,7 +25,6 @@ import celery_once_beat.testing
 from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
-from celery_once_beat.rules.policy import spread_offset
 from celery_once_beat.testing import (
     EmbeddedStore,
     embedded_store,
@@ -265,20 +264,6 @@ def test_all_entries_of_an_app(app: Celery) -> None:
     assert found[1] == Window("nightly", utc("2026-11-21T01:00"), utc("2026-11-22T01:00"))
     assert {each.entry: each.tracked for each in found} == {"often": False, "nightly": True, "made": True}
     assert windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z", entry="nightly") == [found[1]]
-
-
-def test_a_spread_counts(app: Celery) -> None:
-    """Entries that are spread start when a beat would publish them; the times' ends count for that."""
-    entry = {"task": "t", "schedule": 3600, "options": {"once": {"spread": 600}}}
-    app.conf.beat_schedule = {f"tick{n}": entry for n in range(5)}
-    found = windows_between(app, "2026-11-21T00:00Z", "2026-11-21T01:00Z")
-    assert [each.start for each in found] == [
-        utc("2026-11-21T00:00") + offset for offset in sorted(spread_offset(each.entry, 600) for each in found)
-    ]
-    assert len({each.start for each in found}) == 5
-    (last,) = found[-1:]
-    assert windows_between(app, "2026-11-21T00:00Z", last.start) == found[:-1]
-    assert windows_between(app, last.start, "2026-11-21T01:00Z") == [last]
 
 
 class FromLastRun(BaseSchedule):

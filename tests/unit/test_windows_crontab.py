@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache
 from itertools import islice, pairwise
@@ -13,11 +12,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from celery.utils.time import LocalTimezone
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from celery_once_beat.rules import wall_clock
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc
@@ -144,19 +141,6 @@ def test_a_crontab_has_celerys_starts_in_any_zone(zone: str, data: st.DataObject
     days = [after + n * DAY for n in range(-2, (expected - after).days + 3)]
     assume(len({day.astimezone(tz).utcoffset() for day in days}) == 1)
     assert next_start(schedule, after) == expected
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.sampled_from(ZONES), st.data(), st.integers(0, 999))
-def test_a_start_is_the_same_from_any_instant_before_it(zone: str, data: st.DataObject, part: int) -> None:
-    """From every instant between two starts the next one is the second, and starts only grow."""
-    schedule = data.draw(crontabs(zone))
-    near = data.draw(st.sampled_from(changes(zone))) + data.draw(st.integers(-3000, 3000)) * MINUTE
-    starts = list(islice(starts_after(schedule, near, near + 9 * 366 * DAY), 4))
-    for one, two in pairwise(starts):
-        assert near < one < two
-        assert next_start(schedule, one + (two - one) * part // 1000) == two
-        assert next_start(schedule, two - timedelta(microseconds=1)) == two
 
 
 @pytest.mark.parametrize(
@@ -306,57 +290,6 @@ def test_any_crontab_around_any_change(zone: str, data: st.DataObject) -> None:
     assert list(islice(starts_after(schedule, begin, end), 2000)) == expected
 
 
-@pytest.mark.parametrize(
-    ("zone", "fields", "after", "starts"),
-    [
-        # Back from 24:00 to 23:00 on New Year's Eve.
-        ("Asia/Dhaka", (30, 23), "2009-12-31T00:00", ["2009-12-31T16:30", "2010-01-01T17:30"]),
-        ("Asia/Dhaka", (30, "*/23"), "2009-12-31T12:00", ["2009-12-31T16:30", "2009-12-31T17:30"]),
-        # 44 minutes and 30 seconds forward.
-        ("Africa/Monrovia", (30, 0), "1972-01-06T00:00", ["1972-01-06T01:14:30", "1972-01-07T00:44:30"]),
-        ("Africa/Monrovia", (0, 0, 7, 1), "1972-01-01T00:00", ["1972-01-07T00:44:30", "1973-01-07T00:00"]),
-    ],
-)
-def test_changes_at_the_turn_of_a_year_and_of_odd_length(zone: str, fields: Any, after: str, starts: list[str]) -> None:
-    """The rule holds across a year's end, and to the second."""
-    found = starts_after(cron(*fields, zone=zone), at(after), at("2020-01-01"))
-    assert list(islice(found, len(starts))) == [at(start) for start in starts]
-
-
-class TurnOfTheYear(tzinfo):
-    """Back by an hour at 23:30 on 31 December 2025 (UTC), and again a quarter of an hour later."""
-
-    def fromutc(self, dt: datetime) -> datetime:
-        utc = dt.replace(tzinfo=None)
-        passed = (utc >= datetime(2025, 12, 31, 23, 30)) + (utc >= datetime(2025, 12, 31, 23, 45))
-        return dt + (1 - passed) * HOUR
-
-    def utcoffset(self, _: datetime | None) -> timedelta:
-        return HOUR
-
-    dst = tzname = utcoffset  # type: ignore[assignment]
-
-
-def test_what_was_shown_is_remembered_across_changes_and_years() -> None:
-    """A quarter past midnight, shown before two changes and again in the next year, starts once."""
-    schedule = cron(15, 0)
-    schedule.tz = TurnOfTheYear()
-    starts = [at("2025-12-31T23:15"), at("2026-01-02T01:15")]
-    assert list(starts_after(schedule, at("2025-12-31T12:00"), at("2026-01-02T12:00"))) == starts
-    assert next_start(schedule, at("2026-01-01T00:30")) == starts[1]
-
-
-def test_a_crontab_far_away_keeps_the_rule() -> None:
-    """The way to a distant start is shortened, but not past a time that is shown twice, nor past a gap."""
-    sparse = cron("10", "*", "25", "10", "0", zone="Europe/Berlin")  # Sundays, 25 October: 2026, 2037, 2043
-    first, second = islice(starts_after(sparse, at("2026-10-25T00:15"), at("2040-01-01")), 2)
-    assert (first, second) == (at("2026-10-25T01:10"), at("2026-10-25T02:10"))
-    last = at("2026-10-25T22:10")
-    assert next_start(sparse, last) == at("2037-10-24T22:10")
-    gap = cron("30", "2", "29", "3", "0", zone="Europe/Berlin")  # Sundays, 29 March: 2026, 2037
-    assert next_start(gap, at("2026-03-30")) == at("2037-03-29T01:00")
-
-
 # -- zones of other kinds, and django-celery-beat's crontab
 
 
@@ -394,22 +327,6 @@ def test_the_schedules_own_zone_counts(tz: tzinfo, start: str) -> None:
     schedule = cron(0, 3)
     schedule.tz = tz
     assert next_start(schedule, at("2026-01-01")) == at(start)
-
-
-def test_the_systems_zone_changes_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ``enable_utc=False`` and no zone, the hours are the system's, right up to a change."""
-    half_past_two = cron(30, 2)
-    half_past_two.tz = LocalTimezone()
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "Europe/Berlin")
-        time.tzset()
-        wall_clock._eras.cache_clear()
-        spring = list(starts_after(half_past_two, at("2026-03-28T12:00"), at("2026-03-30T12:00")))
-        autumn = list(starts_after(half_past_two, at("2026-10-24T12:00"), at("2026-10-26T12:00")))
-    time.tzset()
-    wall_clock._eras.cache_clear()
-    assert spring == [at("2026-03-29T01:00"), at("2026-03-30T00:30")]
-    assert autumn == [at("2026-10-25T00:30"), at("2026-10-26T01:30")]
 
 
 class TzAwareCrontab(crontab):

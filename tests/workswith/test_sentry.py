@@ -81,36 +81,3 @@ def test_retries(observed: Observed, sentry: SentryServer) -> None:
         check_ins = wait_told(sentry, entry, 4)
         assert [status for status, _ in told(check_ins)] == ["in_progress", "error", "error", "ok"]
         assert len({each["check_in_id"] for each in check_ins}) == 1
-
-
-def test_a_window_that_is_published_again(observed: Observed, sentry: SentryServer) -> None:
-    """It is a check-in of its own: the first one never ends, which Sentry will tell as a time-out."""
-    observed.schedule()
-    observed.system.kill_point = "worker.body:KILL"
-    observed.system.settings["once_beat_lease"] = 3.0
-    workers = [observed.worker(f"worker{n}") for n in (1, 2)]
-    observed.beats()
-    worker = observed.system.wait_fired(60)
-    begun = [each for each in observed.system.ledger.read("start") if each["worker"].startswith(f"{worker.name}@")]
-    killed = begun[-1]["entry"]  # the other worker may be in a body too
-    wait_until(lambda: observed.system.outcomes(killed).get("done"), "it is done all the same", 60)
-    observed.settle(1)
-    for worker in workers:
-        worker.stop()
-    check_ins = wait_told(sentry, killed, 3)
-    assert [status for status, _ in told(check_ins)] == ["in_progress", "in_progress", "ok"]
-    first, second, ended = (each["check_in_id"] for each in check_ins)
-    assert first != second == ended
-
-
-def test_intervals_of_less_than_a_minute_have_no_monitor(observed: Observed, sentry: SentryServer) -> None:
-    """Sentry knows none; windows run all the same."""
-    observed.system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
-    worker = observed.worker()
-    (beat, _) = beats = observed.beats()
-    observed.system.wait_done(2)
-    observed.system.settle(beats)
-    worker.stop()
-    assert beat.log.count("Traceback") == 0
-    observed.system.check_each_once()
-    assert sentry.check_ins("tick") == []

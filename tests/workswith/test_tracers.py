@@ -57,26 +57,6 @@ def test_one_span_each_a_window(system: System, tracer: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("tracer", TRACERS)
-def test_a_retrys_window(system: System, tracer: str) -> None:
-    """It goes with each retry, whose span is a part of the same trace."""
-    observed = Observed(system, tracer)
-    observed.schedule("retrying", args=[2])
-    worker = observed.worker()
-    observed.beats()
-    entries = observed.settle(2)
-    worker.stop()
-    for entry in entries:
-        starts = system.ledger.read("start", entry=entry)
-        assert [event["retries"] for event in starts] == [0, 1, 2]
-        assert {event["attempt"] for event in starts} == {1}
-        assert system.outcomes(entry) == {"done": 1}
-    runs = ran(observed)
-    assert len(runs) == 3 * len(entries)
-    assert len({span["trace"] for span in runs}) == len(entries)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tracer", TRACERS)
 def test_a_refused_copys_span(system: System, tracer: str) -> None:
     """It is a span as any other, without an error: the tracers begin it before the window does."""
     observed = Observed(system, tracer)
