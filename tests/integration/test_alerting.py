@@ -63,24 +63,6 @@ def test_a_beat_that_dies_while_it_tells(system: System, point: str) -> None:
     assert len(told) - len(starts) <= (1 if "before_told" in point else 0) + (10 if "STOP" in point else 0)
 
 
-@pytest.mark.long
-def test_failures_pause_under_two_workers(system: System) -> None:
-    """So many in a row: no more of its windows are claimed, and people are told which failed."""
-    system.entries = tick("ending", ["fails"], pause_after_failures=3)
-    beats, _ = system.pair()
-    said = first(system, "paused")
-    wait_until(lambda: not system.account().open, "what was claimed has ended", 60)
-    account = system.account()
-    assert account.paused
-    assert account.paused_by == "pause_after_failures"
-    assert said["note"].startswith("3 windows in a row failed: ")
-    assert account.paused_for == said["note"]
-    assert "3 windows in a row failed" in system.once("orders")
-    for beat in beats:
-        beat.stop()
-    assert len(system.ledger.read("paused")) == 1
-
-
 def asked(system: System, *words: str) -> tuple[int, str]:
     """What a probe is told."""
     probe = system.celery("once", "ping", "--entries", *words, name="probe")

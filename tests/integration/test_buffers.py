@@ -421,21 +421,6 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     tick.close()
 
 
-@pytest.mark.parametrize("overlap", ["allow", "skip", "buffer_one"])
-def test_the_policy_changes_while_windows_wait(make: Any, overlap: str) -> None:
-    """Who waits runs all the same, one after another."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    for number in (2, 3):
-        tick.begin(number)
-    tick.load(overlap=overlap)
-    assert tick.due_after_end(1) == [2]
-    assert isinstance(tick.begin(2), Begun)
-    assert tick.due_after_end(2) == [3]
-    assert isinstance(tick.begin(3), Begun)
-    assert tick.due_after_end(3) == []
-
-
 def test_a_copy_of_what_waits(make: Any) -> None:
     """Begun again by another copy it waits still; an older retry's copy is refused."""
     tick = make(overlap="buffer_all")

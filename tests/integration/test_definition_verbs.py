@@ -9,11 +9,10 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from servers import RedisServer
 from stage import ENTRY, LEASE, MARK, Stage
 
 from celery_once_beat import store as r
-from celery_once_beat.errors import NewerVersionError, StoreDataError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import NewerVersionError, StoreDataError, UncertainWriteError
 from celery_once_beat.windows import WindowKey
 
 SECOND = timedelta(seconds=1)
@@ -331,25 +330,6 @@ def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[...
     for paused in (True, False):
         with pytest.raises(UncertainWriteError):
             stage.store.set_paused(ENTRY, paused=paused)
-
-
-def test_a_full_server_lets_one_be_paused_and_deleted(start_redis: Callable[..., RedisServer]) -> None:
-    """Both begin with what frees memory; what needs it is refused before anything is written."""
-    server = start_redis()
-    stage = Defined(server.url())
-    try:
-        stage.set()
-        stage.load_it()
-        stage.raw.config_set("maxmemory", "1")
-        with pytest.raises(StoreUnavailableError):
-            stage.set("two")
-        assert stage.known.text == "one"
-        assert stage.store.set_paused(ENTRY, paused=True)
-        assert stage.known.paused
-        assert isinstance(stage.delete(), r.Changed)
-    finally:
-        stage.raw.config_set("maxmemory", "0")
-        stage.close()
 
 
 def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:

@@ -34,8 +34,6 @@ def start_demo(procs: Processes, **env: str) -> Proc:
     return procs.start(command, name="demo", env={"PYTHONPATH": str(ROOT), "ONCE_BEAT_REDIS_URL": "", **env})
 
 
-
-
 @pytest.fixture(autouse=True)
 def no_orphans(procs: Processes) -> Iterator[None]:
     """A demo that a failed test leaves running ends its own processes; those are in other sessions."""

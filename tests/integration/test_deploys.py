@@ -121,17 +121,6 @@ def test_a_failed_rollout(system: System, end: int) -> None:
     assert all(b - a == timedelta(seconds=1) for a, b in itertools.pairwise(after))
 
 
-@pytest.mark.parametrize("moment", ["InTick", "BetweenTicks"])
-def test_sigterm_while_an_object_is_finalized(system: System, moment: str) -> None:
-    """Python swallows what Celery's handler raises there. The beat ends all the same, and says that it is gone."""
-    system.app = "apps.ending_app"
-    beat = system.beat(scheduler=f"apps.ending_app:{moment}")
-    assert beat.wait(60) == 0
-    assert "Exception ignored in" in beat.log
-    with system.client() as client:
-        assert not client.zcard("once:beats")
-
-
 @pytest.mark.long
 def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     """A beat that is told to end publishes and confirms what it has claimed, and ends with status 0.

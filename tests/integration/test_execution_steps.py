@@ -356,24 +356,3 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
     told = Counter(arguments["window"].start for name, arguments in sent if name == signal)
     assert max(told.values()) == 1
     check_that_leases_are_kept(worker)
-
-
-def test_what_is_raised_as_a_window_is_handed_over(
-    worker: Worker, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The retry goes out before it goes on: its window would wait for a message that nobody sent."""
-    store = store_of(worker.app)
-    hand_over, times = store.hand_over, iter([True])
-
-    def raising(*arguments: Any, **options: Any) -> Any:
-        reply = hand_over(*arguments, **options)
-        if next(times, False):
-            raise RaisedError
-        return reply
-
-    monkeypatch.setattr(store, "hand_over", raising)
-    with pytest.raises(Reject):  # of retry(), whatever its publish raises
-        worker.deliver(lambda: worker.task.retry(countdown=60))
-    assert waiting(redis_url) == 1
-    assert worker.deliver(lambda: "retried", retries=1) == "retried"
-    assert worker.account.counts == {"done": 1}

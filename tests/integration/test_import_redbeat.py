@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -178,15 +177,6 @@ def test_one_that_never_ran_is_due_at_once(app: Celery, import_: Import, schedul
     assert {name: counts_from(schedules, name) for name in since} == since, "another import doesn't make it due again"
 
 
-def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules: Schedules) -> None:
-    """Its windows count from now: those of the time when it was disabled aren't owed."""
-    save(app, "off", schedule(10.0), timedelta(days=9), enabled=False)
-    assert import_().output.startswith("+ off: proj.work, every 10 s, paused\n")
-    found = schedules.get("off")
-    assert found.paused
-    assert counts_from(schedules, "off") == found.changed_at
-
-
 def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedules: Schedules) -> None:
     """It stays in beat_schedule, and a beat that loads it goes on where RedBeat stopped; then once more."""
     app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*")}}
@@ -303,14 +293,6 @@ def test_a_redis_that_isnt_redbeats(
     assert said.startswith(f"once: {output}")
     assert (said.count("\n"), "geheim" in said) == (1, False)
     assert raw.keys("redbeat*") == []
-
-
-def test_without_celery_redbeat(import_: Import, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what is missing."""
-    monkeypatch.setitem(sys.modules, "redbeat", None)
-    assert import_(exit_code=2).output == (
-        "once: schedules import: celery-redbeat isn't installed here: pip install celery-redbeat\n"
-    )
 
 
 # ------------------------------------------------------------------------------------------------- who may work

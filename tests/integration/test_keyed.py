@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,30 +182,6 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     assert replies[0] == replies[1], "its reply was lost"
     with turn as window:
         assert window is None, "it is done"
-
-
-@pytest.mark.long
-def test_a_long_job_keeps_its_window(redis_url: str) -> None:
-    """A body that takes several leases is renewed: nobody else begins meanwhile or after it."""
-    turn = once("long", **YEARLY, url=redis_url, lease=4.0)  # longer than a busy machine lets it wait for its renewal
-    refused, stop = [], threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            with once("long", **YEARLY, url=redis_url) as other:
-                refused.append(other is None)
-            time.sleep(0.02)
-
-    with turn as window:
-        thread = threading.Thread(target=ask)
-        thread.start()
-        time.sleep(9.0)
-        held = window.held
-    stop.set()
-    thread.join()
-    assert held
-    assert all(refused)
-    assert len(refused) > 5
 
 
 def test_a_stale_end_isnt_recorded(redis_url: str, raw: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:

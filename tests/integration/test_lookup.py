@@ -14,7 +14,7 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
 from celery_once_beat.store.lookup import EntrySeen, Lookup
-from celery_once_beat.store.model import BeatReport, Begun, Busy, Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.store.model import BeatReport, Begun, Claimed, ClaimRequest, Closed, LoadRequest
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -123,27 +123,6 @@ def test_who_ran_it_last_is_shown_whoever_ends_it(teller: Teller) -> None:
     wait_until(given_up, "the window is overdue, and given up", 60)
     (seen,) = teller.seen().windows
     assert (seen.state, seen.past.worker) == ("abandoned", "w@far")
-
-
-def test_refused_copies_are_counted_by_window(redis_url: str) -> None:
-    """Of the latest windows, as many as the history has; the entry's own count goes on."""
-    teller = Teller(redis_url, history_size=2)
-    windows = [teller.claim() for _ in range(4)]
-    for number, window in enumerate(windows):
-        teller.run(window)
-        for _ in range(number + 1):
-            assert isinstance(teller.store.begin(window, "late:1:1", 30.0), (Busy, Closed))
-    seen = teller.seen()
-    assert [(story.start, story.refused) for story in seen.windows] == [(windows[3].start, 4), (windows[2].start, 3)]
-    assert seen.account.refused == 10
-    assert teller.raw.hlen(teller.store.keys.of_entry("refused", "nightly")) == 2
-    assert teller.raw.ttl(teller.store.keys.of_entry("refused", "nightly")) > 0
-    none = Teller(redis_url, history_size=0, key_prefix="none:")
-    window = none.claim()
-    none.run(window)
-    none.store.begin(window, "late:1:1", 30.0)
-    assert not none.raw.exists(none.store.keys.of_entry("refused", "nightly"))
-    assert none.seen().account.refused == 1
 
 
 def test_beats_and_what_they_say(teller: Teller) -> None:

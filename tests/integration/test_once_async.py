@@ -348,44 +348,6 @@ def test_cancelled_while_its_end_is_recorded(
     assert not actions(caplog)
 
 
-def test_an_async_generator_that_isnt_read_to_its_end(redis_url: str, raw: redis.Redis, run: Run) -> None:
-    """Read to its end it is done; else it is closed, and its lease runs out, as a generator's does."""
-
-    async def rows(key: str) -> AsyncIterator[int]:
-        async with once(key, **YEARLY, url=redis_url, lease=0.5):
-            for number in range(3):
-                yield number
-
-    async def main() -> None:
-        assert [number async for number in rows("read")] == [0, 1, 2]
-        async for _ in rows("left"):
-            break
-
-    run(main())
-    assert ends(raw)["read"] == "done"
-    wait_until(lambda: "left" not in ends(raw), "its lease has run out", 60)
-
-
-def test_failures_and_exits(redis_url: str, raw: redis.Redis, run: Run) -> None:
-    """What the body raises is the caller's; the window has failed. An exit is no end."""
-
-    @once("fails", **YEARLY, url=redis_url)
-    async def fails() -> None:
-        await asyncio.sleep(0)
-        raise ZeroDivisionError
-
-    @once("exits", **YEARLY, url=redis_url, lease=0.5)
-    async def exits() -> None:
-        raise SystemExit
-
-    with pytest.raises(ZeroDivisionError):
-        run(fails())
-    with pytest.raises(SystemExit):
-        run(exits())
-    assert ends(raw)["fails"] == "failed"
-    wait_until(lambda: "exits" not in ends(raw), "its lease has run out", 60)
-
-
 def test_under_trio_it_says_so(redis_url: str) -> None:
     """One clear line, and nothing is asked."""
 

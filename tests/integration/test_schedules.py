@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -371,50 +370,12 @@ def test_a_beat_between_a_change_and_its_force(system: System, client: Schedules
 
 # ------------------------------------------------------------------------------------------------ what audit counts
 
-NAME = "users/42"
 
 
-def set_every(client: Schedules, seconds: float) -> Any:
-    return client.set(NAME, task=WORK, schedule=seconds, once={"catch_up": "all"})
 
 
-def wait_claimed(system: System, beyond: datetime) -> None:
-    until(lambda: (account := system.store.account(NAME)) and account.cursor > beyond, "windows after that are claimed")
 
 
-def audit(system: System) -> dict[str, Any]:
-    """What the command says of the schedule; it has to balance."""
-    (account,) = json.loads(system.once("audit", "--json"))["entries"]
-    assert account["verdict"] == "balances", account
-    return account
-
-
-@pytest.mark.long
-def test_an_account_balances_over_all_its_versions(system: System, client: Schedules) -> None:
-    """Windows of earlier versions that are claimed under the last one count by the version of their time."""
-    system.settings = {"once_beat_claim_lease": 5.0}
-    system.worker().wait_ready()
-    beats = [system.beat(f"beat{number}").wait_ready() for number in (1, 2)]
-    one = set_every(client, 0.5)
-    wait_claimed(system, one.changed_at)
-    with system.procs_paused(*beats):
-        cursor = system.account(NAME).cursor
-        changed = cursor
-        for seconds in (0.3, 0.7, 0.4, 1, 0.3, 0.9):
-            wait_until(
-                lambda since=changed: client._store.snapshot().now > since + timedelta(seconds=1.5), "windows pass", 60
-            )
-            changed = set_every(client, seconds).changed_at
-        assert system.account(NAME).cursor == cursor, "all of that is owed"
-    wait_claimed(system, changed)
-    account = audit(system)
-    owed = sum(account["outcomes"].values()) + account["open"]
-    assert parse_instant(account["since"]) <= client.changes(NAME)[-2].at, "it counts from before the second version"
-    # Those of 0.5, 0.3, 0.7, 0.4, 1 and 0.3 seconds, in one and a half each.
-    assert owed >= 3 + 5 + 2 + 3 + 1 + 5
-    client.pause(NAME)
-    wait_until(lambda: not system.account(NAME).open, "every window has its outcome", 60)
-    assert audit(system)["open"] == 0
 
 
 # ------------------------------------------------------------------------------------------------ what it may cost

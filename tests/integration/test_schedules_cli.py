@@ -13,9 +13,7 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from celery.schedules import crontab
 from click.testing import CliRunner, Result
-from processes import wait_until
 from servers import RedisServer
-from system import System
 
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
@@ -310,23 +308,3 @@ def test_a_conflict_half_way_takes_back_what_was_set(interrupted: Interrupted, s
     ]  # fmt: skip
     apply(interrupted, compare(interrupted, read_file(FILE), prune="pruned"))
     assert standing(schedules) == {"a": (90, True), "b": (90, False), "c": (90, False), "d": (90, False)}
-
-
-@pytest.mark.long
-def test_the_command_while_a_beat_runs(system: System, tmp_path: Any) -> None:
-    """From a file to executed windows, in processes of their own; a conflict ends with 1 before anything runs."""
-    system.entries = {}
-    system.check_law = False
-    worker, beat = system.worker(pool="solo").wait_ready(), system.beat().wait_ready()
-    file = tmp_path / "schedules.json"
-    every = {"type": "interval", "seconds": 1}
-    task = {"task": "apps.once_app.work", "schedule": every, "options": {"queue": system.queue}}
-    file.write_text(json.dumps({"v": 1, "schedules": {"tick": task}}))
-    said = system.once("schedules", "apply", "-f", str(file), "-y")
-    assert said == "+ tick: apps.once_app.work, every 1 s\n1 applied.\n"
-    wait_until(lambda: len(system.recorded("tick")) >= 2, "it is executed", 60)
-    system.once("schedules", "delete", "tick", "-y")
-    wait_until(lambda: not system.account("tick").open, "every window has its outcome", 60)
-    assert max(system.recorded("tick").values()) == 1
-    beat.stop()
-    worker.stop()

@@ -238,23 +238,6 @@ def test_what_a_changed_definition_keeps(changed: Any, known: datetime | None, l
     assert rows.due(NOW + 999 * MINUTE, 10) == []
 
 
-def test_an_entry_that_left_is_forgotten() -> None:
-    """Wherever its row was: in the heap, waiting for its turn, resting, or out to be claimed."""
-    table = many(4)
-    rows = loaded(rows_of(table))
-    out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
-    rows.put(waits)
-    rows.rest(rests, "broken", seconds=5.0)
-    rows.refresh({})
-    rows.put(out)
-    rows.advance(out, NOW + MINUTE)
-    rows.wake(steady() + 60)
-    assert rows.next_due() is None
-    assert rows.unloaded() == []
-    assert rows.due(NOW + 999 * MINUTE, 10) == []
-    assert all(rows.get(name) is None for name in table)
-
-
 @pytest.mark.parametrize("hides", [entry(), entry(once="wrong")])
 @pytest.mark.parametrize("later", [True, False])
 def test_an_entry_of_the_schedule_hides_what_was_set_at_run_time(

@@ -351,14 +351,3 @@ def test_a_tz_aware_crontab_is_a_crontab_in_its_own_zone() -> None:
     schedule = TzAwareCrontab(30, 2, tz=ZoneInfo("Europe/Berlin"), app=app_in("Asia/Tokyo"))
     days = list(starts_after(schedule, at("2026-03-28T12:00"), at("2026-03-30T12:00")))
     assert days == [at("2026-03-29T01:00"), at("2026-03-30T00:30")]
-
-
-def test_a_subclass_of_a_tz_aware_crontab_that_overrides_more_is_asked() -> None:
-    """What somebody adds on top of django-celery-beat's crontab is respected."""
-
-    class NotBefore(TzAwareCrontab):
-        def remaining_estimate(self, last_run_at: datetime, **_: Any) -> timedelta:
-            return at("2030-01-01") - self.now()
-
-    schedule = NotBefore(30, 2, tz=ZoneInfo("Europe/Berlin"), app=app_in("UTC"))
-    assert next_start(schedule, at("2026-01-01")) == at("2030-01-01")

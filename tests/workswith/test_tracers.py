@@ -55,22 +55,6 @@ def test_one_span_each_a_window(system: System, tracer: str) -> None:
         assert not observed.spans(name="celery.beat.tick")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("tracer", TRACERS)
-def test_a_refused_copys_span(system: System, tracer: str) -> None:
-    """It is a span as any other, without an error: the tracers begin it before the window does."""
-    observed = Observed(system, tracer)
-    observed.schedule()
-    copies = observed.deliver_again(observed.beats())
-    worker = observed.worker()
-    assert len(observed.settle(copies)) == copies
-    wait_until(lambda: len(system.ledger.read("refused")) == copies, "the copies are refused", 60)
-    worker.stop()
-    runs = ran(observed)
-    assert len(runs) == 2 * copies
-    assert not any(span["failed"] for span in runs)
-
-
 def test_all_tools_at_once(system: System) -> None:
     """Sentry, Datadog and OpenTelemetry in the same processes: each wraps what the others have, the window is found."""
     observed = Observed(system, "sentry", *TRACERS)
