@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .beat import OnceScheduler, OnceSchedulerMixin
     from .client import AsyncSchedules, Schedules
+    from .features.keyed import once
     from .schedules import OneOff, RRule, Schedule, register_schedule_codec
     from .windows import Window
-    from .worker import OnceTask, current_window, once
+    from .worker import OnceTask, current_window
 
 __version__ = "0.1.0"
 
@@ -68,7 +69,7 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         "Schedules": "client",
         "Window": "windows",
         "current_window": "worker",
-        "once": "worker",
+        "once": "features.keyed",
         "register_schedule_codec": "schedules",
     }
 

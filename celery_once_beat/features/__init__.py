@@ -24,7 +24,7 @@ An ``on_…`` hook writes, ``before_take`` and ``lost_turn`` may; none before ``
 feature reads of the entry's hash it names in a line ``-- fields: …``; its keys and arguments in ``-- keys: …`` and
 ``-- takes: …``.
 
-In Python a feature has up to three modules, which are imported by :func:`parts`:
+In Python a feature has up to four modules, which are imported by :func:`parts`:
 
 - ``features/<name>/store.py`` declares its verbs, and calls them through a store's exchange.
 - ``features/<name>/beat.py`` has a class ``Part``, made for each beat; its hooks are those of
@@ -38,7 +38,14 @@ In Python a feature has up to three modules, which are imported by :func:`parts`
   ``on_close()``             beat ends
   =========================  ===========================================================================================
 
-- ``features/<name>/worker.py`` connects Celery's signals, and may have these functions:
+- ``features/<name>/task.py``, imported with ``OnceTask``, may have:
+
+  =========================  ===========================================================================================
+  ``TaskMethods``            a base of ``OnceTask``: methods of every task
+  ``window_of_block()``      for ``current_window()``: the window in which this code runs, nearer than its task's
+  =========================  ===========================================================================================
+
+- ``features/<name>/worker.py``, imported in a worker, connects Celery's signals, and may have:
 
   =========================  ===========================================================================================
   ``on_consumer(consumer)``  a task's strategy is made for this consumer of Celery's; once for each task
@@ -53,12 +60,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ("FEATURES", "parts")
+__all__ = ("FEATURES", "hooks", "parts")
 
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.
 FEATURES: tuple[str, ...] = tuple(
-    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file").split()
+    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed").split()
 )
 
 
@@ -67,3 +74,8 @@ def parts(kind: str) -> list[Any]:
     """Return the modules ``features/<name>/<kind>.py`` of those features that have one, in their order."""
     found = [f"{__name__}.{name}.{kind}" for name in FEATURES]
     return [import_module(name) for name in found if find_spec(name) is not None]
+
+
+def hooks(kind: str, name: str) -> list[Any]:
+    """Return what features have by this name in those modules."""
+    return [getattr(module, name) for module in parts(kind) if hasattr(module, name)]

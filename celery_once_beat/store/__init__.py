@@ -29,7 +29,6 @@ from .model import (
     Confirmed,
     ConfirmReply,
     Conflict,
-    Elsewhen,
     Ending,
     EntryAccount,
     Finished,

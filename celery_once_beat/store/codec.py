@@ -252,13 +252,6 @@ def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchan
     return model.Unchanged()
 
 
-def read_begin_now(reply: list[Any]) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
-    found = model.Elsewhen(instant(reply[1])) if reply[0] == "elsewhen" else read_begin(reply)
-    if isinstance(found, model.Waits):
-        raise ValueError("a key waits for nothing")  # noqa: TRY004  # as for any other reply that isn't one
-    return found
-
-
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Waits:
     if isinstance(reply, str):
         _begun, fence, attempt, last_done, at_once = reply.split(" ")
@@ -278,15 +271,6 @@ def read_acquire(reply: list[Any]) -> model.Acquired | model.Full:
 def read_free_slots(reply: list[Any]) -> model.FreeSlots:
     windows = map(read_member, reply[1:])
     return model.FreeSlots(whole(reply[0]), tuple(window for window in windows if window is not None))
-
-
-def read_key_claim(reply: list[Any]) -> model.Claimed | model.Unchanged | model.Elsewhen:
-    match reply[0]:
-        case "claimed":
-            return model.Claimed(0, None)
-        case "elsewhen":
-            return model.Elsewhen(instant(reply[1]))
-    return model.Unchanged(read_word(reply))
 
 
 def read_renew(reply: list[Any]) -> model.Renewed | model.Stale:

@@ -296,13 +296,6 @@ class FreeSlots:
 
 
 @dataclass(frozen=True)
-class Elsewhen:
-    """The server's time, ``now`` (aware UTC), lies in another window of the key; nothing was changed."""
-
-    now: datetime
-
-
-@dataclass(frozen=True)
 class Renewed(ActedOn):
     """The lease was renewed."""
 

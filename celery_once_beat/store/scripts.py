@@ -359,7 +359,6 @@ BEGIN = Verb(
     codec.read_begin,
     waits=True,
 )
-BEGIN_NOW = BEGIN.read_by(codec.read_begin_now)
 MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
 #: ``window`` is a member of the open zset; ``most``: how many slots there are.
 _OF_SLOT = "window owner"
@@ -404,14 +403,6 @@ CLOSE = Verb(
     f"{ENDING} owner outcome {MESSAGE} expires:time publish_timeout:span",
     codec.read_close,
 )
-KEY_CLAIM = Verb(
-    "key_claim",
-    "claim run",
-    f"claimant publish_timeout:span starts_at:time {NOW_ONLY}",
-    codec.read_key_claim,
-    feature="keyed",
-)
-KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", codec.read_word, feature="keyed")
 
 
 def make_of_executions() -> list[str]:

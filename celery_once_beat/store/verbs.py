@@ -188,7 +188,7 @@ class Store:
     def workers(self, now: datetime, within: float) -> tuple[dict[str, model.WorkerSeen], list[str]]:
         """Return the workers that were heard of ``within`` so many seconds before ``now``; and what can't be read."""
         since = codec.epoch_ms(now) - codec.ms(within)
-        (reply,) = self._trip.read([("ZRANGEBYSCORE", self.keys.workers, since, "+inf", "WITHSCORES")])
+        (reply,) = self.trip.read([("ZRANGEBYSCORE", self.keys.workers, since, "+inf", "WITHSCORES")])
         return codec.read_workers(raised(reply))
 
     def postpone_many(
@@ -481,33 +481,16 @@ class Store:
             retry=retry,
             tracked=tracked and not isinstance(window, KeyedWindow),
             now_only=False,
-            **self._of_features(overlap=overlap, no_slot=no_slot),
+            **self.of_features(overlap=overlap, no_slot=no_slot),
         )
         *finished, begun = self.trip.run([*(self._finish(ending) for ending in ends), begin])
         ended(finished)
         return raised(begun)  # type: ignore[no-any-return]
 
     @staticmethod
-    def _of_features(**arguments: str) -> dict[str, str]:
+    def of_features(**arguments: str) -> dict[str, str]:
         """Return those arguments of a begin that a feature takes."""
         return {name: value for name, value in arguments.items() if name in scripts.BEGIN.arguments}
-
-    def begin_now(
-        self, window: KeyedWindow, owner: str, lease: float
-    ) -> model.Begun | model.Busy | model.Closed | model.Elsewhen:
-        """As :meth:`begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
-        return self.trip.one(
-            self.of_window(
-                scripts.BEGIN_NOW,
-                window,
-                owner=owner,
-                lease=lease,
-                retry=0,
-                tracked=False,
-                now_only=True,
-                **self._of_features(overlap="allow", no_slot=""),
-            )
-        )
 
     # -- slots of limits --------------------------------------------------------------------------------------
 
@@ -655,31 +638,13 @@ class Store:
         close = self.of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires)
         return self.trip.one(close)
 
-    # -- keys of the user's own -------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------------------
 
     def consume(self, worker: str, broker: str, queues: Iterable[str]) -> None:
         """Say that ``worker`` lives and consumes these queues of ``broker``; see :meth:`workers`."""
         named = [codec.write_queue(queue) for queue in queues]
         keys = {"workers": self.keys.workers}
-        self._trip.one(scripts.CONSUME.call(keys, worker=worker, broker=broker, queues=named))
-
-    def claim_key(
-        self, window: KeyedWindow, claimant: str, *, now: bool = False
-    ) -> model.Claimed | model.Unchanged | model.Elsewhen:
-        """Take the right to publish the message of ``window``; ``claimant`` is a name used for this claim alone.
-
-        Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
-        time lies outside of the window.
-        """
-        return self.trip.one(self.of_window(scripts.KEY_CLAIM, window, claimant=claimant, now_only=now))
-
-    def confirm_key(self, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
-        """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
-
-        It isn't if the message didn't go out and another has claimed the window since.
-        """
-        call = self.of_window(scripts.KEY_CONFIRM, window, claimant=claimant, published=published)
-        return self.trip.one(call) == "confirmed"
+        self.trip.one(scripts.CONSUME.call(keys, worker=worker, broker=broker, queues=named))
 
     # -- reading ----------------------------------------------------------------------------------------------
 

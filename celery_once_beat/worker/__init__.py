@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .current import Running
-from .keyed import once
 from .notes import notes_of
 from .task import OnceTask, check_tasks, current_window
 
-__all__ = ("OnceTask", "Running", "check_tasks", "current_window", "notes_of", "once")
+__all__ = ("OnceTask", "Running", "check_tasks", "current_window", "notes_of")

@@ -4,7 +4,7 @@ Who decides
 -----------
 The store does, by the server's clock. An execution asks whether it may begin, and reports how it ended. In between it
 trusts its lease, counted from before the request was sent, and ``leases`` renews that. ``execution`` is for tasks,
-``keyed`` for ``once()``. In asyncio all of it runs in threads: ``background``.
+``features/keyed`` for ``once()``. In asyncio all of it runs in threads: ``background``.
 
 The states of an execution
 --------------------------
@@ -75,7 +75,6 @@ from celery_once_beat.store import (
     Begun,
     Busy,
     Closed,
-    Elsewhen,
     Ending,
     Finished,
     Renewal,
@@ -94,7 +93,7 @@ T = TypeVar("T")
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 
-BeginReply = Begun | Waits | Busy | Closed | Elsewhen
+BeginReply = Begun | Waits | Busy | Closed
 
 
 #: Of an execution, as the module says.

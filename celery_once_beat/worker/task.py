@@ -15,7 +15,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, timezone
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,10 +26,9 @@ from celery.signals import beat_init, before_task_publish, celeryd_after_setup
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_once_beat.background import called, check_asyncio
 from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
-from celery_once_beat.features import parts
+from celery_once_beat.features import hooks
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_limit
 from celery_once_beat.settings import Settings
@@ -48,7 +47,6 @@ from celery_once_beat.wording import did_you_mean, shown
 
 from .current import Running, carried_call, current_call, may_be_called
 from .execution import Execution, as_traced, is_awaited_by_pool, is_handed_on, is_traced, last_traced, traced
-from .keyed import Child, Every, Key, window_of_block
 from .leases import send_waiting
 from .notes import notes_of
 from .protocol import close_unrun
@@ -61,8 +59,11 @@ logger = guarded(get_logger(__name__))
 Kind = Literal["direct", "eager", "plain", "window", "within"]
 
 if TYPE_CHECKING:
+    from celery_once_beat.features.keyed.task import TaskMethods
+
     _Task = Task[Any, Any]
 else:
+    TaskMethods = type("TaskMethods", (*hooks("task", "TaskMethods"),), {})
     _Task = Task  # older releases of Celery can't be subscripted
 
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
@@ -72,7 +73,7 @@ _logged = Logged()
 _OTHERS_LOOKED_FOR = 30.0
 
 
-class OnceTask(TaskOptions, _Task):
+class OnceTask(TaskMethods, TaskOptions, _Task):
     """A task that executes each window once; without a window it is a plain task.
 
     An execution is refused (``Ignore``, no trace in the result) while another one of its window runs, and after the
@@ -337,8 +338,8 @@ class OnceTask(TaskOptions, _Task):
         from .request import fail_unread, request_class  # noqa: PLC0415
 
         say_consumed(consumer)
-        for part in parts("worker"):
-            part.on_consumer(consumer)
+        for hook in hooks("worker", "on_consumer"):
+            hook(consumer)
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
         receive = super().start_strategy(app, consumer, **options)
 
@@ -371,48 +372,6 @@ class OnceTask(TaskOptions, _Task):
         # Of what a running execution sends, only the message that is given the window gets its headers.
         options["headers"] = {**(options.get("headers") or {}), **_headers_of(request), "once_id": task_id}
         return execution.hand_over(options, partial(publish, **options))
-
-    def apply_once(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        *,
-        key: Key,
-        window: Window | None = None,
-        every: Every | None = None,
-        tz: tzinfo | str | None = None,
-        **options: Any,
-    ) -> Any:
-        """As ``apply_async``, but once for each ``key`` (a user's id, for example) and window, however many ask.
-
-        A key is a text, an int, a UUID, or a tuple of these. Anything else raises SettingError: its text may differ.
-        Give one of two: ``window=self.window``, then a task's children are sent once, also if it runs again after a
-        crash within ``once_beat_retention``; or ``every`` (and ``tz``), as ``celery_once_beat.once`` takes it, for its
-        present window. Further ``options`` are those of ``apply_async``. Returns the AsyncResult, or None if the
-        message is out already. Until that is certain every caller publishes it, since the other may be dead; the
-        worker refuses the copies. What is out isn't recovered. Raises StoreUnavailableError while Redis doesn't
-        answer, and what ``apply_async`` raises: the next caller publishes it then.
-        """
-        return Child(self, key, window, every, tz).publish(args, kwargs, options)
-
-    async def apply_once_async(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        *,
-        key: Key,
-        window: Window | None = None,
-        every: Every | None = None,
-        tz: tzinfo | str | None = None,
-        **options: Any,
-    ) -> Any:
-        """As ``apply_once``, for asyncio: Redis and the broker are asked in a thread.
-
-        If it is cancelled, it is sent or not sent; the next caller's ``apply_once`` sees which.
-        """
-        check_asyncio(f"task {self.name!r}, apply_once_async")
-        child = Child(self, key, window, every, tz)
-        return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
         """As Celery's, without the window's headers: a retry gets them where it is given the window, ``apply_async``.
@@ -538,10 +497,14 @@ def current_window() -> Window | None:
     The innermost counts. Also in threads and event loops that have the body's context, as by ``asyncio.to_thread`` or
     ``asgiref.sync.async_to_sync``; a plain thread and a forked process have none.
     """
-    of_block, call = window_of_block(), current_call()
-    if of_block is not None or call is None or not notes_of(call.request).is_of_this_process:
-        return of_block
-    return call.task._window_in(call.request) if isinstance(call.task, OnceTask) else None  # noqa: SLF001  # our own task
+    for hook in hooks("task", "window_of_block"):
+        of_block: Window | None = hook()
+        if of_block is not None:
+            return of_block
+    call = current_call()
+    if call is None or not isinstance(call.task, OnceTask) or not notes_of(call.request).is_of_this_process:
+        return None
+    return call.task._window_in(call.request)  # noqa: SLF001  # our own task
 
 
 def _window_of(request: Any, effects: Effects) -> Window:

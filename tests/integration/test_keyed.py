@@ -22,12 +22,14 @@ from system import System
 
 from celery_once_beat import OnceTask, Window, once
 from celery_once_beat.errors import SettingError
+from celery_once_beat.features.keyed import task as keyed
+from celery_once_beat.features.keyed.store import Elsewhen, begin_now, claim_key, confirm_key
+from celery_once_beat.features.keyed.task import _app_at
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
-from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Elsewhen, Unchanged
+from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Unchanged
 from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.windows import KeyedWindow
-from celery_once_beat.worker.keyed import _app_at
 from celery_once_beat.worker.leases import leases_of
 
 UTC = timezone.utc
@@ -173,9 +175,9 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     assert second.fence >= first.fence
     assert [first.attempt, second.attempt] == [1, 2]
     raw.delete(key)
-    begin, replies = Store.begin_now, []
+    begin, replies = keyed.begin_now, []
     monkeypatch.setattr(
-        Store, "begin_now", lambda *given: [replies.append(begin(*given)) for _ in range(2)] and replies[-1]
+        keyed, "begin_now", lambda *given: [replies.append(begin(*given)) for _ in range(2)] and replies[-1]
     )
     with turn as third:
         assert third.attempt == 3
@@ -203,7 +205,7 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + timedelta(hours=5)
 
-    monkeypatch.setattr("celery_once_beat.worker.keyed.datetime", Ahead)
+    monkeypatch.setattr("celery_once_beat.features.keyed.task.datetime", Ahead)
     before = datetime.now(UTC)
     with once("clock", every="1h", url=redis_url) as window:
         assert window.start <= datetime.now(UTC)
@@ -288,7 +290,7 @@ def test_a_wrong_key(key: Any) -> None:
 )
 def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None:
     """Every way to say when, in the zone that it names."""
-    from celery_once_beat.worker.keyed import _window_at
+    from celery_once_beat.features.keyed.task import _window_at
 
     turn = once("job", every=every, tz=tz, url="redis://127.0.0.1:1/0")
     window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))
@@ -307,42 +309,42 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     past = KeyedWindow("key", now - timedelta(minutes=3), now - timedelta(minutes=2))
     future = KeyedWindow("key", now + timedelta(minutes=3), None)
     for other in (past, future):
-        reply = store.begin_now(other, "A", 30.0)
+        reply = begin_now(store, other, "A", 30.0)
         assert isinstance(reply, Elsewhen)
         assert abs((reply.now - now).total_seconds()) < 30
-        assert isinstance(store.claim_key(other, "one", now=True), Elsewhen)
-    assert store.claim_key(window, "one") == Claimed(0, None)
-    assert store.claim_key(window, "one") == Claimed(0, None), "its reply was lost"
-    assert store.claim_key(window, "two", now=True) == Claimed(0, None), "the first may have died"
-    assert not store.confirm_key(window, "one", published=False), "the second may publish it"
-    assert store.confirm_key(window, "two", published=False)
-    assert store.claim_key(window, "one") == store.claim_key(window, "two") == Claimed(0, None)
+        assert isinstance(claim_key(store, other, "one", now=True), Elsewhen)
+    assert claim_key(store, window, "one") == Claimed(0, None)
+    assert claim_key(store, window, "one") == Claimed(0, None), "its reply was lost"
+    assert claim_key(store, window, "two", now=True) == Claimed(0, None), "the first may have died"
+    assert not confirm_key(store, window, "one", published=False), "the second may publish it"
+    assert confirm_key(store, window, "two", published=False)
+    assert claim_key(store, window, "one") == claim_key(store, window, "two") == Claimed(0, None)
     with redis.Redis.from_url(redis_url) as client:
         (claim,) = client.keys("once:key:*claim:*")
         assert client.ttl(claim) <= 20
-        assert store.confirm_key(window, "one", published=True), "it is out, whoever else has claimed it"
-        assert store.confirm_key(window, "one", published=True), "its reply was lost"
+        assert confirm_key(store, window, "one", published=True), "it is out, whoever else has claimed it"
+        assert confirm_key(store, window, "one", published=True), "its reply was lost"
         assert client.ttl(claim) > 20, "remembered for the retention, not for the publish"
-        assert store.claim_key(window, "three") == Unchanged("taken")
-        assert not store.confirm_key(window, "two", published=False)
-        assert store.claim_key(window, "three") == Unchanged("taken")
+        assert claim_key(store, window, "three") == Unchanged("taken")
+        assert not confirm_key(store, window, "two", published=False)
+        assert claim_key(store, window, "three") == Unchanged("taken")
 
-    begun = store.begin_now(window, "A", 30.0)
+    begun = begin_now(store, window, "A", 30.0)
     assert isinstance(begun, Begun)
-    assert store.begin_now(window, "A", 30.0) == begun
-    assert store.begin_now(window, "B", 30.0) == Busy("runs alone")
+    assert begin_now(store, window, "A", 30.0) == begun
+    assert begin_now(store, window, "B", 30.0) == Busy("runs alone")
     store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False))
     assert store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False)).after > 50
-    assert store.begin_now(window, "B", 30.0) == Busy("waiting to run again")
+    assert begin_now(store, window, "B", 30.0) == Busy("waiting to run again")
     assert store.begin(window, "B", 30.0, retry=3, tracked=False) == Busy("waiting to run again")
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("once:key:*run:*"))
-    begun = store.begin_now(window, "B", 30.0)
+    begun = begin_now(store, window, "B", 30.0)
     store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
-    assert store.begin_now(window, "C", 30.0) == Closed()
+    assert begin_now(store, window, "C", 30.0) == Closed()
     with redis.Redis.from_url(redis_url) as client:
         client.delete(*client.keys("once:key:*claim:*"))
-    assert store.claim_key(window, "four") == Unchanged("taken"), (
+    assert claim_key(store, window, "four") == Unchanged("taken"), (
         "it has run: whoever published it died before the confirm"
     )
     store.close()
@@ -410,7 +412,7 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     mail = app.tasks["apps.keyed_app.mail"]
     store = store_of(app)
     keyed = KeyedWindow("apps.keyed_app.mail@report:ann", window.start, None)
-    assert store.claim_key(keyed, "somebody who died") == Claimed(0, None)
+    assert claim_key(store, keyed, "somebody who died") == Claimed(0, None)
     assert mail.apply_once(("ann",), key="ann", window=window) is not None
     assert mail.apply_once(("ann",), key="ann", window=window) is None
     assert system.waiting() == 1

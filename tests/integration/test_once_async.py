@@ -28,7 +28,7 @@ from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.worker.leases import leases_of
 
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
-LOGGER = "celery_once_beat.worker.keyed"
+LOGGER = "celery_once_beat.features.keyed.task"
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 

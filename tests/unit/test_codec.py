@@ -12,6 +12,7 @@ import pytest
 
 from celery_once_beat.errors import NewerVersionError, StoreDataError
 from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
+from celery_once_beat.features.keyed.store import BEGIN_NOW, KEY_CLAIM, Elsewhen
 from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
@@ -76,15 +77,15 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_begin, ["waits", A, C, A], m.Waits(AT, (AT + 2 * HOUR, AT))),
         (codec.read_begin, ["waits", ""], m.Waits(None)),
         (codec.read_begin, ["busy", "running"], m.Busy("running")),
-        (codec.read_begin_now, ["elsewhen", MS], m.Elsewhen(AT)),
-        (codec.read_begin_now, "begun 12 1  0", m.Begun(12, 1, None)),
+        (BEGIN_NOW.read, ["elsewhen", MS], Elsewhen(AT)),
+        (BEGIN_NOW.read, "begun 12 1  0", m.Begun(12, 1, None)),
         (codec.read_acquire, ["acquired"], m.Acquired()),
         (codec.read_acquire, ["shared"], m.Acquired(shared=True)),
         (codec.read_acquire, ["full"], m.Full()),
         (codec.read_free_slots, [3, f"a@b@{A}", "foreign"], m.FreeSlots(3, (WINDOW,))),
-        (codec.read_key_claim, ["claimed"], m.Claimed(0, None)),
-        (codec.read_key_claim, ["elsewhen", MS], m.Elsewhen(AT)),
-        (codec.read_key_claim, ["taken"], m.Unchanged("taken")),
+        (KEY_CLAIM.read, ["claimed"], m.Claimed(0, None)),
+        (KEY_CLAIM.read, ["elsewhen", MS], Elsewhen(AT)),
+        (KEY_CLAIM.read, ["taken"], m.Unchanged("taken")),
         (codec.read_renew, ["renewed"], m.Renewed()),
         (codec.read_renew, ["stale"], m.Stale()),
         (codec.read_hand_over, ["handed over"], m.HandedOver()),
@@ -114,7 +115,7 @@ def test_each_reply(read: Callable[[Any], Any], reply: Any, expected: Any) -> No
 def test_a_key_waits_for_nothing() -> None:
     """A reply that a verb can't give is none."""
     with pytest.raises(ValueError, match=r"^a key waits for nothing$"):
-        codec.read_begin_now(["waits", ""])
+        BEGIN_NOW.read(["waits", ""])
     with pytest.raises(TypeError, match=r"^found 7, expected a word$"):
         codec.read_word([7])
 

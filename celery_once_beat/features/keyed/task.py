@@ -5,7 +5,7 @@ once a window. A key has no entry and no cursor, and nobody recovers it. Two str
 run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
 window, ``apply_once`` names the key after that window's entry and the user's key.
 
-What ``once()`` does if its process dies or sleeps is in ``protocol``. A process that dies in ``apply_once``:
+What ``once()`` does if its process dies or sleeps is in ``worker/protocol``. A process that dies in ``apply_once``:
 
 - between claim and publish: the next caller publishes, since a claim stops nobody before its confirm;
 - between publish and confirm: the same, and the worker refuses the second copy.
@@ -41,17 +41,18 @@ from celery_once_beat.logs import guarded
 from celery_once_beat.options import check_seconds
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Again, Claimed, Elsewhen, Ending, store_of
+from celery_once_beat.store import Again, Claimed, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, read_span, shown
+from celery_once_beat.worker.current import TaskCall, current_call
+from celery_once_beat.worker.protocol import WindowExecution, close_unrun, is_awaited, is_death
 
-from .current import TaskCall, current_call
-from .protocol import WindowExecution, close_unrun, is_awaited, is_death
+from .store import Elsewhen, begin_now, claim_key, confirm_key
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-    from .task import OnceTask
+    from celery_once_beat.worker import OnceTask
 
 logger = guarded(logging.getLogger(__name__))  # not Celery's: plain code has not set that up
 
@@ -255,7 +256,7 @@ class KeyedExecution(WindowExecution):
     logger = logger
 
     def _send_begin(self, _: str) -> Any:
-        return self.store.begin_now(_keyed(self.window), self.owner, self.length)
+        return begin_now(self.store, _keyed(self.window), self.owner, self.length)
 
     def _send_give_back(self, fence: int) -> object:
         # It has failed and runs again at once: the next caller may begin.
@@ -396,10 +397,10 @@ class Child:
         """Send it; returns its result, or None if its message is out or it has no window now."""
         store, claimant = store_of(self._task.app), uuid.uuid4().hex
         window = self._window(datetime.now(timezone.utc))
-        reply = store.claim_key(_keyed(window), claimant, now=self._within is None) if window else None
+        reply = claim_key(store, _keyed(window), claimant, now=self._within is None) if window else None
         if isinstance(reply, Elsewhen):  # the server's clock counts
             window = self._window(reply.now)
-            reply = store.claim_key(_keyed(window), claimant) if window else None
+            reply = claim_key(store, _keyed(window), claimant) if window else None
         if window is None or not isinstance(reply, Claimed):
             return None
         own_id = task_id(store.settings.key_prefix, f"key:{self._name}", window.start)
@@ -411,11 +412,57 @@ class Child:
             published = True
         finally:
             try:
-                store.confirm_key(_keyed(window), claimant, published=published)
+                confirm_key(store, _keyed(window), claimant, published=published)
             except OnceError as exc:
                 # The next caller publishes it again; the worker refuses that copy.
                 logger.debug("once: claim of %s not confirmed: %s", window.entry, exc)
         return result
+
+
+class TaskMethods:
+    """Methods of every OnceTask."""
+
+    def apply_once(
+        self: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        key: Key,
+        window: Window | None = None,
+        every: Every | None = None,
+        tz: tzinfo | str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``apply_async``, but once for each ``key`` (a user's id, for example) and window, however many ask.
+
+        A key is a text, an int, a UUID, or a tuple of these. Anything else raises SettingError: its text may differ.
+        Give one of two: ``window=self.window``, then a task's children are sent once, also if it runs again after a
+        crash within ``once_beat_retention``; or ``every`` (and ``tz``), as ``celery_once_beat.once`` takes it, for its
+        present window. Further ``options`` are those of ``apply_async``. Returns the AsyncResult, or None if the
+        message is out already. Until that is certain every caller publishes it, since the other may be dead; the
+        worker refuses the copies. What is out isn't recovered. Raises StoreUnavailableError while Redis doesn't
+        answer, and what ``apply_async`` raises: the next caller publishes it then.
+        """
+        return Child(self, key, window, every, tz).publish(args, kwargs, options)
+
+    async def apply_once_async(
+        self: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        *,
+        key: Key,
+        window: Window | None = None,
+        every: Every | None = None,
+        tz: tzinfo | str | None = None,
+        **options: Any,
+    ) -> Any:
+        """As ``apply_once``, for asyncio: Redis and the broker are asked in a thread.
+
+        If it is cancelled, it is sent or not sent; the next caller's ``apply_once`` sees which.
+        """
+        check_asyncio(f"task {self.name!r}, apply_once_async")
+        child = Child(self, key, window, every, tz)
+        return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
 
 # -- what a key and its windows are
