@@ -17,6 +17,7 @@ from celery_once_beat.errors import (
     OnceError,
 )
 from celery_once_beat.features.alerts.store import take_alerts
+from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
@@ -147,13 +148,13 @@ class Stage:
         return self.store.close_window(self.window, owner, outcome, retry)
 
     def backfill(self, beat: str = "cli") -> Any:
-        reply = raised(self.store.backfill_many([(self.window, beat)], PUBLISH)[0])
+        reply = raised(backfill_many(self.store, [(self.window, beat)], PUBLISH)[0])
         if isinstance(reply, r.Claimed):
             self.turn = reply.turn
         return reply
 
     def abandon(self, order: str = "cli", *, running: bool = False) -> Any:
-        return self.store.abandon_many([(self.window, order)], running=running)[0]
+        return abandon_many(self.store, [(self.window, order)], running=running)[0]
 
     def reach(self, state: str) -> None:
         """Bring the window into one of the :data:`STATES`."""

@@ -226,7 +226,9 @@ def orders(project: Project, *, json_: bool) -> None:
 
     --json prints a list with an object for each order: at, what, entry, about, by, note.
     """
-    found, zone = project.store.orders(), project.zone
+    from celery_once_beat.features.orders.store import read_orders
+
+    found, zone = read_orders(project.store), project.zone
     if json_:
         print_json([{"at": format_instant(each.at), **as_json(each.order)} for each in found])
     elif found:

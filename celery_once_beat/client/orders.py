@@ -13,11 +13,12 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import SettingError, UnknownScheduleError
+from celery_once_beat.features.orders.store import Open, Order, abandon_many, backfill_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import each_window, newest_start
-from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Lookup, Open, Order, Store, Unknown, raised
+from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Lookup, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 
@@ -70,7 +71,7 @@ class Orders:
         """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
         words = check_words(said.by, said.note)
         order = Order(what, name, said.by, said.note, about or _about(starts))
-        self._store.note(order)
+        write_orders(self._store, [order])
         log_order(order)
         return words
 
@@ -128,7 +129,7 @@ class Orders:
         """
         if said is not None:
             self.note(what, name, said, starts)
-        replies = self._each(name, starts, partial(self._store.backfill_many, overdue_in=0.0))
+        replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0))
         if any(isinstance(reply, Unknown) for _, reply in replies):
             raise UnknownScheduleError(f"no beat has loaded {name!r} yet: start a beat first")
         prefix = self._store.settings.key_prefix
@@ -146,7 +147,7 @@ class Orders:
         """
         if said is not None:
             self.note("abandon", name, said, starts)
-        replies = self._each(name, starts, partial(self._store.abandon_many, running=running))
+        replies = self._each(name, starts, partial(abandon_many, self._store, running=running))
         return Abandoned(
             [start for start, reply in replies if isinstance(reply, Finished)],
             [start for start, reply in replies if isinstance(reply, Busy)],

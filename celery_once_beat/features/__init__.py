@@ -65,7 +65,7 @@ __all__ = ("FEATURES", "hooks", "parts")
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.
 FEATURES: tuple[str, ...] = tuple(
-    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed").split()
+    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed orders").split()
 )
 
 

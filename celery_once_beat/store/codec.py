@@ -29,7 +29,7 @@ _MS = timedelta(milliseconds=1)
 
 #: The fields of a definition's hash that are read; see ``lua/pieces/definition.lua``.
 DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
-_LONGEST_WORDS = 1000
+LONGEST_WORDS = 1000
 _MOST_NUMBER = 10**15
 #: Characters of a queue's name, percent-encoded.
 _MOST_QUEUE = 200
@@ -139,7 +139,7 @@ def _read_words(text: str) -> tuple[str, str]:
     """Return who changed something, and why: for people, so that a foreign text is none."""
     try:
         said = json.loads(text)
-        return str(said.get("by", ""))[:_LONGEST_WORDS], str(said.get("note", ""))[:_LONGEST_WORDS]
+        return str(said.get("by", ""))[:LONGEST_WORDS], str(said.get("note", ""))[:LONGEST_WORDS]
     except (ValueError, AttributeError, RecursionError):
         return "", ""
 
@@ -159,33 +159,6 @@ def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
     return records
 
 
-def write_order(order: model.Order) -> str:
-    """Write what somebody ordered, as JSON."""
-    return json.dumps({name: value[:_LONGEST_WORDS] for name, value in asdict(order).items()})
-
-
-def read_orders(key: str, reply: Any) -> list[model.OrderRecord] | OnceError:
-    """Read the log of orders, ``key``, newest first. What is no order is named in the place of one."""
-    if isinstance(reply, OnceError):
-        return reply
-    records = []
-    for text, at in reversed(as_pairs(reply)):
-        try:
-            said = json.loads(text.partition(" ")[2])
-            known = {field.name: _text(said[field.name]) for field in fields(model.Order)}
-            records.append(model.OrderRecord(instant(at), model.Order(**known)))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            note = f"the key {key!r} holds what is no order: {shown(text)}; delete it (ZREM)"
-            records.append(model.OrderRecord(EPOCH, model.Order("unreadable", "", "", note, "")))
-    return records
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"found {shown(value)}, expected a text")
-    return value[:_LONGEST_WORDS]
-
-
 def read_numbers(reply: Any) -> dict[str, int] | OnceError:
     """Read names with the numbers of their last changes."""
     if isinstance(reply, OnceError):
@@ -203,7 +176,7 @@ def _whole_or_0(score: float) -> int:
 def read_claim(reply: list[Any]) -> model.ClaimReply:
     match reply[0]:
         case "claimed":
-            return model.Claimed(whole(reply[1]), _instant_or_none(reply[2]), whole(reply[3]))
+            return model.Claimed(whole(reply[1]), instant_or_none(reply[2]), whole(reply[3]))
         case "moved":
             return model.Moved(parse_instant(reply[1]), whole(reply[2]))
         case "paused":
@@ -226,30 +199,12 @@ def read_take(reply: list[Any]) -> model.TakeReply:
     match reply[0]:
         case "taken":
             turn, retry, attempts, expires, publishes, ordered = map(whole, reply[1:7])
-            return model.Taken(turn, retry, attempts, _instant_or_none(expires), publishes, _instant_or_none(ordered))
+            return model.Taken(turn, retry, attempts, instant_or_none(expires), publishes, instant_or_none(ordered))
         case "closed":
             return model.Closed(reply[1])
     return (
         model.Unconsumed(unquote(reply[2]), whole(reply[3])) if reply[1] == "unconsumed" else model.Unchanged(reply[1])
     )
-
-
-def read_backfill(reply: list[Any]) -> model.Claimed | model.Open | model.Unknown:
-    match reply[0]:
-        case "claimed":
-            return model.Claimed(whole(reply[1]), _instant_or_none(reply[2]), ordered=_instant_or_none(reply[3]))
-        case "open":
-            return model.Open()
-    return model.Unknown()
-
-
-def read_abandon(reply: list[Any]) -> model.Finished | model.Busy | model.Unchanged:
-    match reply[0]:
-        case "finished":
-            return model.Finished()
-        case "busy":
-            return model.Busy(reply[1])
-    return model.Unchanged()
 
 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Waits:
@@ -344,7 +299,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         since=parse_instant(values["since"]),
         last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
         paused=values.get("paused") == "1",
-        last_begun=_instant_or_none(values.get("fence", 0)),
+        last_begun=instant_or_none(values.get("fence", 0)),
         refused=whole(values.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),
@@ -358,7 +313,7 @@ def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
         late=whole(values.get("late", 0)),
         deadline=whole(values["deadline"]) / 1000 if values.get("deadline", "-") != "-" else None,
         turn=parse_instant(values["running"]) if values.get("running") else None,
-        limit=values.get("limit", "")[:_LONGEST_WORDS],
+        limit=values.get("limit", "")[:LONGEST_WORDS],
     )
 
 
@@ -388,7 +343,7 @@ def _read_open(text: str) -> model.OpenWindow:
         raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
     return model.OpenWindow(
         claimed=instant(claimed),
-        begun=_instant_or_none(fence),
+        begun=instant_or_none(fence),
         attempts=whole(attempts),
         retry=whole(retry),
         backfill=backfill == "1",
@@ -545,5 +500,5 @@ def instant(ms: str | float) -> datetime:
         raise ValueError(f"found {ms!r:.40}, expected milliseconds since 1970") from None
 
 
-def _instant_or_none(ms: str | int) -> datetime | None:
+def instant_or_none(ms: str | int) -> datetime | None:
     return instant(ms) if whole(ms) else None

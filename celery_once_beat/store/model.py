@@ -380,33 +380,6 @@ class ChangeRecord:
 
 
 @dataclass(frozen=True)
-class Order:
-    """What somebody ordered, for people."""
-
-    #: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon`` or ``edit``.
-    what: str
-    entry: str
-    by: str
-    note: str = ""
-    #: Which windows, say.
-    about: str = ""
-
-
-@dataclass(frozen=True)
-class OrderRecord:
-    """One record of the log of orders."""
-
-    #: By the server, aware UTC.
-    at: datetime
-    order: Order
-
-
-@dataclass(frozen=True)
-class Open:
-    """The window still owes its outcome."""
-
-
-@dataclass(frozen=True)
 class Heartbeat:
     """The server's time (aware UTC), and the beats alive."""
 

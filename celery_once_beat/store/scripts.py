@@ -322,29 +322,8 @@ CONFIRM = Verb(
     f"{ENDING} turn:number published:number queue start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
-TAKE = Verb(
-    "take",
-    OF_WINDOW,
-    f"{ENDING} beat fingerprint consumed claim_lease:span",
-    codec.read_take,
-    waits=True,
-)
-POSTPONE = Verb(
-    "postpone",
-    f"{OF_WINDOW} beats",
-    f"{ENDING} delay:span beat why",
-    codec.read_word,
-)
-BACKFILL = Verb(
-    "backfill",
-    f"{OF_WINDOW} claim",
-    f"{ENDING} beat overdue_in:span",
-    codec.read_backfill,
-    waits=True,
-    feature="orders",
-)
-ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", codec.read_abandon, waits=True, feature="orders")
-NOTE = Verb("note", "orders", "call words", codec.read_word, feature="orders")
+TAKE = Verb("take", OF_WINDOW, f"{ENDING} beat fingerprint consumed claim_lease:span", codec.read_take, waits=True)
+POSTPONE = Verb("postpone", f"{OF_WINDOW} beats", f"{ENDING} delay:span beat why", codec.read_word)
 #: For readers that poll: shows which of 5,000 hashes changed.
 MARKS = Verb("marks", "", "", str, more_keys="hashes")
 SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)

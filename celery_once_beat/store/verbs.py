@@ -307,29 +307,6 @@ class Store:
     def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[model.Heartbeat]:
         return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, what=what, report=report)
 
-    def backfill_many(
-        self, orders: Iterable[tuple[WindowKey, str]], overdue_in: float
-    ) -> list[model.Claimed | model.Open | model.Unknown | OnceError]:
-        """Open windows once more, each by order of a beat, or of a name that is used for this order alone.
-
-        Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it.
-        """
-        return self.trip.run(
-            [self.of_window(scripts.BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
-        )
-
-    def abandon_many(
-        self, orders: Iterable[tuple[WindowKey, str]], *, running: bool = False
-    ) -> list[model.Finished | model.Busy | model.Unchanged | OnceError]:
-        """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
-
-        Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
-        outcome. An execution that still runs isn't stopped; its end isn't recorded.
-        """
-        return self.trip.run(
-            [self.of_window(scripts.ABANDON, window, owner=order, running=running) for window, order in orders]
-        )
-
     def set_paused(
         self, entry: str, words: str = "{}", *, paused: bool, only_still: bool = False
     ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
@@ -340,43 +317,12 @@ class Store:
         entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
         and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self.trip.one(self._pause(entry, words, paused=paused, only_still=only_still))
+        reply = self.trip.one(self.pause_call(entry, words, paused=paused, only_still=only_still))
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
 
-    def _pause(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
+    def pause_call(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
+        """Make the call of :meth:`set_paused`."""
         return self._changing(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
-
-    def pause_many(
-        self, entries: Sequence[str], words: str, orders: Iterable[model.Order], *, paused: bool
-    ) -> list[model.StoredDefinition | model.Confirmed | model.Unknown | OnceError]:
-        """Write the orders down, and pause or resume the entries, in one pipeline.
-
-        Returns for each entry what :meth:`set_paused` returns.
-        """
-        calls: list[Call[Any]] = [self._note(order) for order in orders]
-        noted = len(calls)
-        return self.trip.run([*calls, *(self._pause(entry, words, paused=paused) for entry in entries)])[noted:]
-
-    def note_many(self, orders: Iterable[model.Order]) -> None:
-        """Write orders down in one pipeline; else as :meth:`note`."""
-        for reply in self.trip.run([self._note(order) for order in orders]):
-            raised(reply)
-
-    def note(self, order: model.Order, call: str | None = None) -> None:
-        """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
-
-        With the same ``call`` it is written once.
-        """
-        self.trip.one(self._note(order, call))
-
-    def _note(self, order: model.Order, call: str | None = None) -> Call[Any]:
-        keys = {"orders": self.keys.orders}
-        return scripts.NOTE.call(keys, call=call or self._new_call(), words=codec.write_order(order))
-
-    def orders(self) -> list[model.OrderRecord]:
-        """Return who ordered what of late, newest first."""
-        (reply,) = self.trip.read([("ZRANGEBYSCORE", self.keys.orders, "-inf", "+inf", "WITHSCORES")])
-        return raised(codec.read_orders(self.keys.orders, reply))
 
     # -- definitions that people set at run time --------------------------------------------------------------
 
@@ -415,9 +361,9 @@ class Store:
         return self.trip.one(self._changing(verb, name, words, **arguments))
 
     def _changing(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
-        return verb.call(self.keys.of_definition(name), name=name, call=self._new_call(), words=words, **arguments)
+        return verb.call(self.keys.of_definition(name), name=name, call=self.new_call(), words=words, **arguments)
 
-    def _new_call(self) -> str:
+    def new_call(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
         return uuid4().hex[:_CALL_DIGITS]
 

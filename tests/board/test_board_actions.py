@@ -20,6 +20,7 @@ from processes import wait_until
 from system import System
 
 from celery_once_beat import Schedules
+from celery_once_beat.features.orders.store import backfill_many, read_orders
 from celery_once_beat.store import Busy
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -140,7 +141,7 @@ def test_everything_by_keyboard(system: System, acting: Board, visit: Visit, sch
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Resumed.")
     assert not system.account("hourly").paused
-    assert [record.order.what for record in system.store.orders()] == ["resume", "pause", "backfill", "run"]
+    assert [record.order.what for record in read_orders(system.store)] == ["resume", "pause", "backfill", "run"]
     press_to(page, "link", "All orders")
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(4)
@@ -263,7 +264,7 @@ def test_hostile_names_and_notes(system: System, board: Start, visit: Visit) -> 
     page.goto(acting.url)
     expect(page.locator(".attention").first).to_contain_text("paused by")
     assert page.locator("img, base, script:not([src])").count() == 0
-    assert {record.order.note for record in system.store.orders()} == {" ".join(name.split()) for name in NAMES}
+    assert {record.order.note for record in read_orders(system.store)} == {" ".join(name.split()) for name in NAMES}
     assert "Traceback" not in acting.proc.log
 
 
@@ -372,7 +373,7 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
         assert acting.ask(f"{form.path}/pause", method, bearer()).headers["allow"] == "GET, HEAD, POST"
     assert acting.ask(f"{form.path}/pause", headers=bearer()).status == 405
     assert not system.account("hourly").paused
-    assert system.store.orders() == [], "nothing was carried out"
+    assert read_orders(system.store) == [], "nothing was carried out"
     taken = form.send()
     assert taken.status == 303
     location = taken.headers["location"]
@@ -410,7 +411,7 @@ def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
     filled.load(system.store, [row], timedelta(hours=1))
     newest = system.account("hourly").cursor
     windows = [WindowKey("hourly", newest - timedelta(hours=hours)) for hours in (2, 1, 0)]
-    system.store.backfill_many([(windows[0], "order")], 5.0)
+    backfill_many(system.store, [(windows[0], "order")], 5.0)
     span = {"since": format_instant(windows[0].start), "until": format_instant(newest), "again": "1"}
 
     def show(**agreed: str) -> str:
@@ -418,7 +419,7 @@ def test_what_was_shown_is_what_runs(system: System, acting: Board) -> None:
 
     (agreed,) = re.findall(r'name="agreed" value="(\w+)"', show())
     filled.execute(system.store, windows[:1])
-    system.store.backfill_many([(windows[1], "order")], 5.0)
+    backfill_many(system.store, [(windows[1], "order")], 5.0)
     again = show(agreed=agreed)
     assert "What would run has changed meanwhile. Nothing was ordered." in again
     assert "2 windows; 1 open, left out" in again

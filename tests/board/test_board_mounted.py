@@ -25,6 +25,8 @@ from processes import Proc, Processes, environ, wait_until
 from servers import free_port
 from system import System
 
+from celery_once_beat.features.orders.store import read_orders
+
 pytestmark = pytest.mark.xdist_group("chromium")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,7 +242,7 @@ def test_an_example_runs_as_it_stands(system: System, mounted: Mounted) -> None:
     assert taken.status == 303
     assert taken.headers["location"].startswith(f"../{lines[0]}?done=Paused.")
     assert (system.account("hourly").paused_by, system.account("hourly").paused_for) == ("anna", "why")
-    assert [record.order.by for record in system.store.orders()] == ["anna"]
+    assert [record.order.by for record in read_orders(system.store)] == ["anna"]
     assert "Traceback" not in mounted.board.proc.log
 
 

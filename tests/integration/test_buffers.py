@@ -14,6 +14,7 @@ from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.features.alerts.store import take_alerts
+from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
@@ -287,12 +288,12 @@ def test_a_thousand_wait(make: Any) -> None:
     assert tick.begin(last - 1) == Closed("skipped", why=why)
     assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(tick.start(last - 1), why)]
     assert tick.begin(9, "copy") == Waits(tick.start(1))
-    assert isinstance(tick.store.backfill_many([(tick.window(last - 1), "order")], 5.0)[0], Claimed)
+    assert isinstance(backfill_many(tick.store, [(tick.window(last - 1), "order")], 5.0)[0], Claimed)
     ordered = WindowKey("tick", tick.start(last - 1), sent_as="of the order")
     assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(1))
     assert tick.due_after_end(1) == [last - 1], "it was ordered"
     tick.store.begin(ordered, "B", 30.0)
-    assert tick.store.abandon_many([(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
+    assert abandon_many(tick.store, [(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
     assert tick.begin(last) == Waits(tick.start(last - 1)), "there is room again"
     assert tick.counts == {"skipped": 1, "done": 1, "abandoned": 2}
 
@@ -375,7 +376,7 @@ def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
     tick = make(overlap="buffer_all")
     tick.begin(1)
     tick.begin(2)
-    assert tick.store.abandon_many([(tick.window(1), "order")], running=True) == [Finished()]
+    assert abandon_many(tick.store, [(tick.window(1), "order")], running=True) == [Finished()]
     assert tick.due() == [2]
     tick.overdue(2)
     assert isinstance(tick.take(2), Taken)
@@ -399,7 +400,7 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
     tick.begin(6)
     tick.end(6)
     assert isinstance(tick.begin(5), Begun)
-    assert isinstance(tick.store.backfill_many([(tick.window(6), "order")], 5.0)[0], Claimed)
+    assert isinstance(backfill_many(tick.store, [(tick.window(6), "order")], 5.0)[0], Claimed)
     assert tick.begin(2) == Waits(tick.start(5))
     ordered = WindowKey("tick", tick.start(6), sent_as="of the order")
     assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(5))
@@ -412,7 +413,7 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     for number in (1, 2, 3):
         slot = tick.store.acquire_slot("reports", 1, tick.window(number), f"w{number}", 30.0)
         tick.begin(number, no_slot="reports" if slot == Full() else "")
-    tick.store.abandon_many([(tick.window(2), "order")])
+    abandon_many(tick.store, [(tick.window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over
     recovery = tick.recovery()
     assert recovery.sweep(REPORT) == []

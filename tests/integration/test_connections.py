@@ -22,8 +22,9 @@ from system import System
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.features.alerts.store import alerted, drop_alert
+from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Lookup, Order
+from celery_once_beat.store import Lookup
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 
@@ -301,7 +302,7 @@ def exercise(user: Stage, admin: Stage) -> None:
     user.store.set_paused("nightly", paused=True)
     user.store.set_paused("nightly", paused=False)
     for _ in range(201):  # so that it is trimmed
-        user.store.note(Order("abandon", "nightly", "anna"))
+        write_orders(user.store, [Order("abandon", "nightly", "anna")])
     user.abandon(running=True)
     user.store.leave("beat-1")
     user.store.beats()

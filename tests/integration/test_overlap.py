@@ -11,6 +11,7 @@ import redis
 from processes import wait_until
 from system import System
 
+from celery_once_beat.features.orders.store import backfill_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
@@ -116,8 +117,8 @@ def test_who_waits_and_who_comes_back(redis_url: str) -> None:
         assert store.renew_many([Renewal(first, "A", fence, 30.0, tracked=True)]) == [Renewed()], "nobody began since"
         assert store.begin(third, "D", 30.0, overlap="skip") == Closed("skipped"), "it runs again, so it blocks again"
         store.finish(Ending(first, "A", fence, "done"))
-    assert isinstance(store.backfill_many([(second, "order-1")], 5.0)[0], Claimed)
-    assert isinstance(store.backfill_many([(third, "order-2")], 5.0)[0], Claimed)
+    assert isinstance(backfill_many(store, [(second, "order-1")], 5.0)[0], Claimed)
+    assert isinstance(backfill_many(store, [(third, "order-2")], 5.0)[0], Claimed)
     assert isinstance(store.begin(second, "E", 30.0, overlap="skip"), Begun)
     assert store.begin(third, "F", 30.0, overlap="skip") == Waits(second.start)
     late = store.confirm_many([Confirmation(third, 1, 1, 600.0)])

@@ -41,9 +41,10 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
+from celery_once_beat.features.orders.store import NOTE, Open, Order, read_orders, write_orders
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules.balance import balance
-from celery_once_beat.store import Ending, scripts
+from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
 from celery_once_beat.store.codec import read_past
 from celery_once_beat.store.keys import SHARDS
@@ -1140,7 +1141,7 @@ def test_a_backfill_is_counted_apart(stage: Stage) -> None:
     assert stage.open_windows() == {nth(1): True}
     assert stage.even()
     assert isinstance(stage.begin("B"), r.Begun)
-    assert stage.backfill() == r.Open()
+    assert stage.backfill() == Open()
     assert stage.finish("B") == r.Finished()
     assert (stage.counts(), stage.apart()) == ({"done": 1}, {"done": 1})
     assert stage.even()
@@ -1182,23 +1183,23 @@ def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
             },
         )
     for number in range(205):
-        stage.store.note(r.Order("run", f"entry-{number}", "anna", "why", "about"))
-    found = stage.store.orders()
+        write_orders(stage.store, [Order("run", f"entry-{number}", "anna", "why", "about")])
+    found = read_orders(stage.store)
     assert [record.order.entry for record in found] == [*(f"entry-{number}" for number in range(204, -1, -1)), "89"]
-    assert found[0].order == r.Order("run", "entry-204", "anna", "why", "about")
+    assert found[0].order == Order("run", "entry-204", "anna", "why", "about")
     assert abs(in_ms(found[0].at) - stage.now()) < 60_000
     assert stage.raw.pttl(orders) > 89 * day
     ((_, newest),) = stage.raw.zrange(orders, -1, -1, withscores=True)
     stage.raw.zadd(orders, {"x" * 1_999_000: newest + 1})
-    stage.store.note(r.Order("run", "newest", "anna"))
+    write_orders(stage.store, [Order("run", "newest", "anna")])
     assert 2 < stage.raw.zcard(orders) < 20
     stage.raw.zrem(orders, "x" * 1_999_000)
-    assert stage.store.orders()[0].order.entry == "newest"
+    assert read_orders(stage.store)[0].order.entry == "newest"
 
 
 def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
     """Since redis-py repeats a command whose reply was lost."""
-    call = scripts.NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
+    call = NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
     for _ in range(2):
         stage.store.trip.one(call)
     assert stage.raw.zcard(stage.store.keys.orders) == 1
@@ -1207,9 +1208,9 @@ def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
 @pytest.mark.parametrize("text", ["", "call", "call {}", "call []", 'call {"what": 7}', "call " + "[" * 9999])
 def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     """In its place, with the key; all others are shown."""
-    stage.store.note(r.Order("run", "entry", "anna"))
+    write_orders(stage.store, [Order("run", "entry", "anna")])
     stage.raw.zadd(stage.store.keys.orders, {text: 1e12, "another {}": "inf"})
-    found = [record.order for record in stage.store.orders()]
+    found = [record.order for record in read_orders(stage.store)]
     assert [order.what for order in found] == ["unreadable", "run", "unreadable"]
     assert all("once:orders" in order.note for order in found if order.what == "unreadable")
 
@@ -1752,7 +1753,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
     "pause": (STATES["claimed"], lambda s: s.store.set_paused(ENTRY, paused=True), r.Confirmed),
     "abandon": (STATES["published"], lambda s: s.abandon(), r.Finished),
-    "note": (STATES["claimed"], lambda s: s.store.note(r.Order("pause", ENTRY, "anna")), type(None)),
+    "note": (STATES["claimed"], lambda s: write_orders(s.store, [Order("pause", ENTRY, "anna")]), type(None)),
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from machine.rules import START_TIMEOUT, entries, maybe, nothing, rarely, severa
 from machine.workers import WorkerRules
 from machine.world import DEFINITIONS, ENTRIES, OFF, Told, World
 
+from celery_once_beat.features.orders.store import backfill_many
 from celery_once_beat.rules.policy import EntryPolicy
 from celery_once_beat.store import model as r
 from celery_once_beat.store import raised
@@ -94,7 +95,7 @@ class Machine(NoticeRules, WorkerRules):
             return Told()
 
         def send():
-            return raised(world.store.backfill_many([(window, order)], world.store.settings.publish_timeout)[0])
+            return raised(backfill_many(world.store, [(window, order)], world.store.settings.publish_timeout)[0])
 
         reply = world.ask("backfill", send, told, twice=twice)
         world.sent.clear()  # an order that arrives a day late is a new order

@@ -14,6 +14,7 @@ import redis
 from servers import RedisServer
 from simulation.recorder import Line, recorded
 
+from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
@@ -190,14 +191,14 @@ class History:
     def backfill(self) -> None:
         self.orders += self.rng.random() < 0.7
         order = self.window(), f"order-{self.orders}"
-        reply = raised(self.store.backfill_many([order], self.store.settings.publish_timeout)[0])
+        reply = raised(backfill_many(self.store, [order], self.store.settings.publish_timeout)[0])
         if isinstance(reply, r.Claimed):
             self.turns[self.at] = reply.turn
             self.ended.discard(self.at)
 
     def abandon(self) -> Any:
         order = f"order-{self.orders}"
-        return self.store.abandon_many([(self.window(), order)], running=self.rng.random() < 0.3)[0]
+        return abandon_many(self.store, [(self.window(), order)], running=self.rng.random() < 0.3)[0]
 
     def pause(self) -> None:
         self.store.set_paused(self.entry, paused=self.rng.random() < 0.3)

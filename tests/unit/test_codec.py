@@ -13,6 +13,15 @@ import pytest
 from celery_once_beat.errors import NewerVersionError, StoreDataError
 from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
 from celery_once_beat.features.keyed.store import BEGIN_NOW, KEY_CLAIM, Elsewhen
+from celery_once_beat.features.orders.store import (
+    ABANDON,
+    BACKFILL,
+    Open,
+    Order,
+    OrderRecord,
+    decode_orders,
+    encode_order,
+)
 from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
@@ -63,13 +72,13 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_take, ["closed", "expired"], m.Closed("expired")),
         (codec.read_take, ["no", "held"], m.Unchanged("held")),
         (codec.read_take, ["no", "unconsumed", "by%20night", "7"], m.Unconsumed("by night", 7)),
-        (codec.read_backfill, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
-        (codec.read_backfill, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
-        (codec.read_backfill, ["open"], m.Open()),
-        (codec.read_backfill, ["unknown"], m.Unknown()),
-        (codec.read_abandon, ["finished"], m.Finished()),
-        (codec.read_abandon, ["busy", "running"], m.Busy("running")),
-        (codec.read_abandon, ["unchanged"], m.Unchanged()),
+        (BACKFILL.read, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
+        (BACKFILL.read, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
+        (BACKFILL.read, ["open"], Open()),
+        (BACKFILL.read, ["unknown"], m.Unknown()),
+        (ABANDON.read, ["finished"], m.Finished()),
+        (ABANDON.read, ["busy", "running"], m.Busy("running")),
+        (ABANDON.read, ["unchanged"], m.Unchanged()),
         (codec.read_begin, f"begun 12 2 {A} 1", m.Begun(12, 2, AT, end_at_once=True)),
         (codec.read_begin, "begun 12 2  0", m.Begun(12, 2, None)),
         (codec.read_begin, ["closed", "done"], m.Closed("done")),
@@ -264,7 +273,7 @@ def test_what_could_not_be_read_stays_an_error() -> None:
     """An answer that is an error is handed on."""
     error = StoreDataError("broken")
     assert codec.read_definition("key", "name", error) is error
-    for read in (codec.read_changes, codec.read_orders, codec.read_account):
+    for read in (codec.read_changes, codec.read_account):
         assert read("key", error) is error  # type: ignore[operator]
     assert codec.read_numbers(error) is error
 
@@ -341,14 +350,14 @@ def test_changes() -> None:
 
 def test_orders() -> None:
     """What somebody ordered is read as it was written, the newest first; a long text is cut."""
-    first, second = m.Order("run", "a", "ann"), m.Order("edit", "b", "bob", "n" * 1200, "these")
-    cut = m.Order("edit", "b", "bob", "n" * 1000, "these")
-    assert json.loads(codec.write_order(second)) == asdict(cut)
-    reply = [f"call-1 {codec.write_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
+    first, second = Order("run", "a", "ann"), Order("edit", "b", "bob", "n" * 1200, "these")
+    cut = Order("edit", "b", "bob", "n" * 1000, "these")
+    assert json.loads(encode_order(second)) == asdict(cut)
+    reply = [f"call-1 {encode_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
     later = AT + timedelta(milliseconds=1)
-    same(codec.read_orders("key", reply), [m.OrderRecord(later, cut), m.OrderRecord(AT, first)])
+    same(decode_orders("key", reply), [OrderRecord(later, cut), OrderRecord(AT, first)])
     for wrong in ("call", "call {}", 'call {"what": 7}', "call []", f"call {json.dumps({**asdict(first), 'by': 7})}"):
-        (record,) = codec.read_orders("key", [wrong, MS])  # type: ignore[misc, union-attr]
+        (record,) = decode_orders("key", [wrong, MS])
         assert record.order.note.startswith("the key 'key' holds what is no order: ")
 
 

@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 from celery_once_beat.beat import BeatEntry, as_loaded
 from celery_once_beat.client import Said, log_order
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
+from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report, newest_start
-from celery_once_beat.store import Lookup, Open, Order, Unknown, store_of
+from celery_once_beat.store import Lookup, Unknown, store_of
 from celery_once_beat.windows import WindowKey, format_instant
 
 from .entry import as_entries
@@ -87,8 +88,8 @@ def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]
     orders = _orders("run", said, {key.entry: format_instant(key.start) for key in keys})
 
     def order() -> Iterator[Any]:
-        store.note_many(orders)
-        return iter(store.backfill_many([(key, order_name()) for key in keys], overdue_in=0.0))
+        write_orders(store, orders)
+        return iter(backfill_many(store, [(key, order_name()) for key in keys], overdue_in=0.0))
 
     replies = _in_time(order)
     return [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
@@ -102,7 +103,7 @@ def set_paused(rows: Sequence[Any], app: Any, said: Said, *, paused: bool) -> li
     store, words = store_of(app), check_words(said.by, said.note)
     names = [row.name for row in rows]
     orders = _orders("pause" if paused else "resume", said, dict.fromkeys(names, ""))
-    replies = _in_time(lambda: store.pause_many(names, words, orders, paused=paused))
+    replies = _in_time(lambda: pause_many(store, names, words, orders, paused=paused))
     return [
         _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
     ]

@@ -26,9 +26,10 @@ from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.beat.stopping import held_back
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import EntrySeen, Lookup, Order, Overdue, Published
+from celery_once_beat.store import EntrySeen, Lookup, Overdue, Published
 from celery_once_beat.windows import Window, alert_id, format_instant
 
 from .reasons import end_words, how_ended, why_late
@@ -161,7 +162,7 @@ class Part(BeatPart):
         call = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, by, note, format_instant(window.start))
         with guard(log_once, timed=False, asks=True):
-            self._beat.store.note(order, call)
+            write_orders(self._beat.store, [order], call)
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,

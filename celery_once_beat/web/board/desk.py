@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.features.orders.store import OrderRecord, read_orders
 from celery_once_beat.identity import digest
 from celery_once_beat.schedules import Definition
 from celery_once_beat.status import View, each_window, line_up, newest_start, paused_words
-from celery_once_beat.store import Lookup, OrderRecord
+from celery_once_beat.store import Lookup
 from celery_once_beat.windows import format_instant
 
 #: What of a definition is edited on the board. What it is called with isn't shown there.
@@ -50,7 +51,7 @@ class Desk:
 
     def log(self) -> list[OrderRecord]:
         """Return who ordered what of late, newest first."""
-        return self._store.orders()
+        return read_orders(self._store)
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return what somebody has to know of an entry before they order something; it may have left the schedule."""

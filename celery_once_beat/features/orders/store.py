@@ -1,0 +1,156 @@
+"""The verbs of orders, and their log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from celery_once_beat.errors import OnceError
+from celery_once_beat.store import (
+    Busy,
+    Claimed,
+    Confirmed,
+    Finished,
+    Store,
+    StoredDefinition,
+    Unchanged,
+    Unknown,
+    raised,
+)
+from celery_once_beat.store.codec import EPOCH, LONGEST_WORDS, as_pairs, instant, instant_or_none, read_word, whole
+from celery_once_beat.store.scripts import ENDING, OF_WINDOW, Call, Verb
+from celery_once_beat.windows import WindowKey
+from celery_once_beat.wording import shown
+
+
+@dataclass(frozen=True)
+class Order:
+    """What somebody ordered, for people."""
+
+    #: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon`` or ``edit``.
+    what: str
+    entry: str
+    by: str
+    note: str = ""
+    #: Which windows, say.
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class OrderRecord:
+    """One record of the log of orders."""
+
+    #: By the server, aware UTC.
+    at: datetime
+    order: Order
+
+
+@dataclass(frozen=True)
+class Open:
+    """The window still owes its outcome."""
+
+
+def _read_backfill(reply: list[Any]) -> Claimed | Open | Unknown:
+    match reply[0]:
+        case "claimed":
+            return Claimed(whole(reply[1]), instant_or_none(reply[2]), ordered=instant_or_none(reply[3]))
+        case "open":
+            return Open()
+    return Unknown()
+
+
+def _read_abandon(reply: list[Any]) -> Finished | Busy | Unchanged:
+    match reply[0]:
+        case "finished":
+            return Finished()
+        case "busy":
+            return Busy(reply[1])
+    return Unchanged()
+
+
+BACKFILL = Verb(
+    "backfill", f"{OF_WINDOW} claim", f"{ENDING} beat overdue_in:span", _read_backfill, waits=True, feature="orders"
+)
+ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", _read_abandon, waits=True, feature="orders")
+NOTE = Verb("note", "orders", "call words", read_word, feature="orders")
+
+
+def backfill_many(
+    store: Store, orders: Iterable[tuple[WindowKey, str]], overdue_in: float
+) -> list[Claimed | Open | Unknown | OnceError]:
+    """Open windows once more, each by order of a beat, or of a name that is used for this order alone.
+
+    Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it.
+    """
+    return store.trip.run(
+        [store.of_window(BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
+    )
+
+
+def abandon_many(
+    store: Store, orders: Iterable[tuple[WindowKey, str]], *, running: bool = False
+) -> list[Finished | Busy | Unchanged | OnceError]:
+    """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
+
+    Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
+    outcome. An execution that still runs isn't stopped; its end isn't recorded.
+    """
+    return store.trip.run([store.of_window(ABANDON, window, owner=order, running=running) for window, order in orders])
+
+
+def pause_many(
+    store: Store, entries: Sequence[str], words: str, orders: Sequence[Order], *, paused: bool
+) -> list[StoredDefinition | Confirmed | Unknown | OnceError]:
+    """Write the orders down, and pause or resume the entries, in one pipeline.
+
+    Returns for each entry what :meth:`Store.set_paused` returns.
+    """
+    calls = [store.pause_call(entry, words, paused=paused) for entry in entries]
+    return store.trip.run([*(_note(store, order) for order in orders), *calls])[len(orders) :]
+
+
+def write_orders(store: Store, orders: Iterable[Order], call: str | None = None) -> None:
+    """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
+
+    One with the same ``call`` is written once.
+    """
+    for reply in store.trip.run([_note(store, order, call) for order in orders]):
+        raised(reply)
+
+
+def _note(store: Store, order: Order, call: str | None = None) -> Call[Any]:
+    return NOTE.call({"orders": store.keys.orders}, call=call or store.new_call(), words=encode_order(order))
+
+
+def read_orders(store: Store) -> list[OrderRecord]:
+    """Return who ordered what of late, newest first."""
+    (reply,) = store.trip.read([("ZRANGEBYSCORE", store.keys.orders, "-inf", "+inf", "WITHSCORES")])
+    return decode_orders(store.keys.orders, raised(reply))
+
+
+def encode_order(order: Order) -> str:
+    """Write what somebody ordered, as JSON."""
+    return json.dumps({name: value[:LONGEST_WORDS] for name, value in asdict(order).items()})
+
+
+def decode_orders(key: str, reply: Any) -> list[OrderRecord]:
+    """Read the log of orders, ``key``, newest first. What is no order is named in the place of one."""
+    records = []
+    for text, at in reversed(as_pairs(reply)):
+        try:
+            said = json.loads(text.partition(" ")[2])
+            known = {field.name: _text(said[field.name]) for field in fields(Order)}
+            records.append(OrderRecord(instant(at), Order(**known)))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            note = f"the key {key!r} holds what is no order: {shown(text)}; delete it (ZREM)"
+            records.append(OrderRecord(EPOCH, Order("unreadable", "", "", note, "")))
+    return records
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"found {shown(value)}, expected a text")
+    return value[:LONGEST_WORDS]
