@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, WorkerTerminate
@@ -524,7 +524,7 @@ def as_traced(task: OnceTask) -> Iterator[None]:
         vars(_tracing).update(before)
 
 
-def is_awaited_by_pool(result: object) -> bool:
+def is_awaited_by_pool(result: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
     """Whether the pool awaits what a body has returned."""
     return _tracing.handed_on and isinstance(result, Coroutine)
 

@@ -20,7 +20,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery import Celery, Task
-from celery.concurrency import ALIASES
+from celery.concurrency import ALIASES  # type: ignore[attr-defined]  # celery-types lacks it
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
 from celery.signals import beat_init, before_task_publish, celeryd_after_setup
 from celery.utils.log import get_logger
