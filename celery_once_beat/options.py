@@ -316,8 +316,8 @@ class Options:
     #: at most 20: a beat publishes for half of it, then gives the rest back. What a broker refuses is tried again at
     #: doubling steps up to this. After it, another beat sends [a dead beat's alerts](alerts.md#once-and-when-twice)
     publish_timeout: float = row(10.0, check_seconds(0.1, 20.0))
-    #: a published window that no worker has begun is published again after this time, then at doubling steps. Of an
-    #: entry first one window, then twice as many with each that begins
+    #: a published window that no worker has begun is published again after this time, then at doubling steps, as long
+    #: as a worker [consumes its queue](failures.md#messages-and-the-broker)
     start_timeout: float = row(600.0, check_seconds(0.1), policy="beat")
     #: at most 5: how often each beat looks for overdue windows, orders and changes, and says that it lives
     recovery_interval: float = row(2.0, check_seconds(0.1, 5.0))

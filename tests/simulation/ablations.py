@@ -392,6 +392,7 @@ class Survivor:
 
 #: Rules without which the simulation doesn't fail within 10,000 windows: name | why | the test.
 _BORNE = """
+take-unconsumed | begin refuses the copies | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-published: take unconsumed]
 claim-repeated | the claim counts as lost, and recovery publishes the window a moment later | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-unseen: claim]
 claim-marker | the store has to lose the cursor and keep the marker, which here it never does | integration/test_store_verbs.py::test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted[valkey]
 claim-missed-that-ran | the same | integration/test_store_verbs.py::test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed[valkey]
