@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.app import utils
 from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-defined]  # celery-types lacks one
-from kombu.utils.url import maybe_sanitize_url, url_to_parts
+from kombu.utils.url import url_to_parts
 
 from .errors import SettingError
 from .identity import digest
@@ -33,7 +33,7 @@ from .options import (
     scheme_of,
     wrong,
 )
-from .wording import did_you_mean
+from .wording import did_you_mean, without_passwords
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -182,7 +182,7 @@ def _find_redis(app: Celery) -> tuple[str, dict[str, Any]]:
         return backend, {**_credentials(conf, backend), **options}
     raise SettingError(
         "once_beat_redis_url: not set, and neither broker_url "
-        f"({maybe_sanitize_url(broker.partition(';')[0]) or 'not set'}) nor result_backend is a Redis; "
+        f"({without_passwords(broker.partition(';')[0]) or 'not set'}) nor result_backend is a Redis; "
         "set it to the Redis that coordinates your beats and workers, like redis://host:6379/0"
     )
 
