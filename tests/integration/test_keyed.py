@@ -423,6 +423,8 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     assert mail.apply_once(("bob",), key="bob", window=window) is not None, "at once"
     with pytest.raises(SettingError, match="give window= or every="):
         mail.apply_once(("bob",), key="bob")
+    with pytest.raises(SettingError, match=r"apply_once, window: found 'report', expected a Window, as self\.window"):
+        mail.apply_once(("bob",), key="bob", window=window.entry)  # type: ignore[arg-type]  # the mistake
     result = mail.apply_once((7,), key=7, every="366d")
     assert result is not None
     assert mail.apply_once((7,), key=7, every="366d") is None

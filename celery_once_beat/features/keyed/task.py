@@ -43,7 +43,7 @@ from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Claimed, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
-from celery_once_beat.wording import A_SPAN, read_span, shown
+from celery_once_beat.wording import A_SPAN, expect, read_span, shown
 from celery_once_beat.worker.current import TaskCall, current_call
 from celery_once_beat.worker.protocol import WindowExecution, close_unrun, is_awaited, is_death
 
@@ -378,6 +378,8 @@ class Child:
     def __init__(
         self, task: OnceTask, key: Key, window: Window | None, every: Every | None, tz: tzinfo | str | None
     ) -> None:
+        of_task = window is None or isinstance(window, Window)
+        expect(f"task {task.name!r}, apply_once, window", window, of_task, "a Window, as self.window", SettingError)
         within = task.name if window is None else f"{task.name}@{_short(window.entry)}"
         name = f"{within}:{_check_key(key)}"
         if (window is None) == (every is None):
