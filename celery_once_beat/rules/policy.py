@@ -265,18 +265,24 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         # A member of an enum, say, is equal to a number and writes itself otherwise.
         plain = {int}.issuperset(map(type, chain(*numbers)))
         part: Callable[[Iterable[int]], frozenset[int] | str] = frozenset if plain else _as_text
-        return (*map(part, numbers), str(repeats(when)), str(when.tz))
+        return (*map(part, numbers), str(repeats(when)), _zone_text(when.tz))
     if isinstance(when, schedule):
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         every = repr(run_every)
         # Whole days fall on the zone's midnights.
-        return (every, str(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
+        return (every, _zone_text(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
     if isinstance(when, PureSchedule):
         return (when.rule(),)
     if not isinstance(when, BaseSchedule) or " at 0x" in (text := repr(when)):
         return ()
     # The members of a set have another order in each process.
     return (re.sub(r"{[^{}]*}", lambda braces: " ".join(sorted(braces[0][1:-1].split(", "))), text),)
+
+
+def _zone_text(zone: object) -> str:
+    """Return a zone's name; of one that has only an address, its type: :func:`zone_rules` tells those apart."""
+    text = str(zone)
+    return type(zone).__name__ if " at 0x" in text else text
 
 
 @lru_cache(maxsize=1024, typed=True)  # many entries have the same

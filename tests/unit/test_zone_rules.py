@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab
+from celery.schedules import crontab, schedule
 from dateutil.tz import gettz
 from zone_files import other_rules
 
-from celery_once_beat.rules import zone_rules
+from celery_once_beat.rules import fingerprint, in_zone, zone_rules
 from celery_once_beat.schedules import cron
 
 _SCRIPT = """
@@ -105,3 +106,24 @@ def test_the_rules_of_a_zone_are_looked_at_once(monkeypatch: pytest.MonkeyPatch)
     assert len({zone_rules(crontab(minute=number % 60, app=app)) for number in range(10_000)}) == 1
     assert len({zone_rules(cron(f"{number % 60} 5 * * *", tz="America/Lima")) for number in range(100)}) == 1
     assert asked == [gettz("America/Lima"), ZoneInfo("America/Lima")]
+
+
+class Unnamed(tzinfo):
+    """An own zone; its text is an address."""
+
+    def __init__(self, hours: int) -> None:
+        self.offset = timedelta(hours=hours)
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return self.offset
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+@pytest.mark.parametrize("when", [crontab(hour=5), schedule(86400)], ids=["crontab", "days"])
+def test_a_zone_without_a_name_is_known_by_its_rules(when: crontab | schedule) -> None:
+    """Else each beat would have a definition of its own, and each restart a new one: what was owed wouldn't run."""
+    zones = [Unnamed(2), Unnamed(2), Unnamed(3)]
+    found = [fingerprint("t", placed, None) + zone_rules(placed) for placed in (in_zone(when, zone) for zone in zones)]
+    assert found[0] == found[1] != found[2]
