@@ -27,7 +27,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.wording import did_you_mean
 
 from .pure import PureSchedule
-from .starts import cron_fields, is_polled, repeats
+from .starts import computes_interval, cron_fields, is_polled, repeats
 from .wall_clock import changes, naive_utc
 from .zones import find_zone, plain_zone
 
@@ -267,6 +267,8 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         part: Callable[[Iterable[int]], frozenset[int] | str] = frozenset if plain else _as_text
         return (*map(part, numbers), str(repeats(when)), _zone_text(when.tz))
     if isinstance(when, schedule):
+        if computes_interval(type(when)):
+            return ()  # it may be another one each time
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         every = repr(run_every)
         # Whole days fall on the zone's midnights.

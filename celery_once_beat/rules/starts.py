@@ -184,8 +184,9 @@ def _kind(cls: Any) -> Any:
 def is_polled(schedule: object) -> bool:
     """Whether a schedule has to be asked in real time, by ``is_due``, since nobody can say when it starts next.
 
-    So it is if its type has an ``is_due`` of its own, or has Celery's with a ``remaining_estimate`` that doesn't take
-    the time from ``self.now()``. A one-off with a ``clocked_time`` isn't polled.
+    So it is if its type has an ``is_due`` of its own, computes the ``run_every`` of Celery's interval, or has Celery's
+    ``is_due`` with a ``remaining_estimate`` that doesn't take the time from ``self.now()``. A one-off with a
+    ``clocked_time`` isn't polled.
     """
     cls: Any = type(schedule)
     return (_has_own_is_due(cls) or _has_own_clock(schedule)) and not hasattr(schedule, "clocked_time")
@@ -193,7 +194,13 @@ def is_polled(schedule: object) -> bool:
 
 @lru_cache(maxsize=256)
 def _has_own_is_due(cls: Any) -> bool:
-    return any("is_due" in vars(base) for base in _own_bases(cls))
+    return computes_interval(cls) or any("is_due" in vars(base) for base in _own_bases(cls))
+
+
+@lru_cache(maxsize=256)
+def computes_interval(cls: Any) -> bool:
+    """Whether a type of interval computes its ``run_every``: at random, or from a table, for all that is known."""
+    return any("run_every" in vars(base) for base in _own_bases(cls))
 
 
 #: Types, and whether their ``remaining_estimate`` has a clock of its own. Weak, since a base may make types as it goes.

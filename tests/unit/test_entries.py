@@ -650,6 +650,42 @@ class OwnClock(schedule):
         return last_run_at + self.run_every - datetime.now(timezone.utc)
 
 
+def test_a_schedule_with_a_clock_of_its_own() -> None:
+    """It runs once after an outage, as with a stock beat, and is asked again when its interval is over."""
+    now = datetime.now(timezone.utc)
+    rows = loaded(rows_of({"e": entry(OwnClock(60, app=APP))}), now - 10 * MINUTE)
+    (row,) = rows.due(now, 10)
+    assert row.step(now) == Step(now, True)
+    rows.apply_claim(row, now)
+    assert not row.trouble
+    assert row.next == now + MINUTE
+
+
+class Jitter(schedule):
+    """An interval that is another one each time."""
+
+    _intervals = itertools.count(60)
+
+    @property
+    def run_every(self) -> timedelta:
+        return timedelta(seconds=next(self._intervals))
+
+    @run_every.setter
+    def run_every(self, _: object) -> None:
+        """As Celery sets it."""
+
+
+def test_an_interval_that_is_computed() -> None:
+    """It lies on no grid: it counts from the last run, as with a stock beat. The definition stays the same."""
+    now = datetime.now(timezone.utc)
+    rows = loaded(rows_of({"e": entry(Jitter(app=APP))}), now - 10 * MINUTE)
+    (row,) = rows.due(now, 10)
+    assert row.step(now) == Step(now, True)
+    rows.apply_claim(row, now)
+    assert now + MINUTE < row.next < now + 2 * MINUTE
+    assert rows.adopt(row, entry(Jitter(app=APP)))
+
+
 def test_which_types_are_polled() -> None:
     """Those with an is_due of their own, whatever else they have; no one-off, and none of Celery's or ours."""
 
