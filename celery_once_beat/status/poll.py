@@ -58,9 +58,8 @@ class View:
         self._stale = False
         #: Reads what people set at run time.
         self._defined: Defined | None = None
-        self._seen: dict[str, EntrySeen] = {}
-        self._deep: dict[str, EntrySeen] = {}
-        self._windows: dict[str, Sequence[WindowSeen]] = {}
+        #: By entry: as the last look saw it, with its history, and its windows, each once.
+        self._seen: dict[str, tuple[EntrySeen, EntrySeen, Sequence[WindowSeen]]] = {}
         self._remembered = Remembered()
         self._last_statuses = LastStatuses()
 
@@ -74,24 +73,22 @@ class View:
         self._defined = add_defined(schedule, self.app, self.store, self._defined)
         overview = take_snapshot(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
+        known, now = self._seen, overview.entries
         changed = [
             name
-            for name, seen in overview.entries.items()
-            if (old := self._seen.get(name)) is not seen and old != seen  # mostly it is
+            for name, seen in now.items()
+            if name not in known or (known[name][0] is not seen and known[name][0] != seen)  # mostly it is
         ]
-        if self._shown > 1 and changed:
-            again = self._lookup.overview(changed, self._shown).entries
-        else:
-            again = {name: overview.entries[name] for name in changed}
-        deep = {name: again.get(name) or self._deep[name] for name in overview.entries}
-        self._windows = {name: each_window(again[name]) if name in again else self._windows[name] for name in deep}
-        self._seen, self._deep = overview.entries, deep
+        again = self._lookup.overview(changed, self._shown).entries if self._shown > 1 and changed else now
+        new = {name: (now[name], again[name], each_window(again[name])) for name in changed}
+        self._seen = {name: new.get(name) or (now[name], *known[name][1:]) for name in now}
         # An older window that can't be read is its entry's trouble too.
         entries = {
-            name: replace(seen, trouble=deep[name].trouble) if deep[name].trouble and not seen.trouble else seen
-            for name, seen in self._seen.items()
+            name: replace(seen, trouble=deep.trouble) if deep.trouble and not seen.trouble else seen
+            for name, (seen, deep, _) in self._seen.items()
         }
-        return Sight(make_report(replace(overview, entries=entries), schedule, self._last_statuses), self._windows)
+        report = make_report(replace(overview, entries=entries), schedule, self._last_statuses)
+        return Sight(report, {name: windows for name, (_, _, windows) in self._seen.items()})
 
     def _current_schedule(self) -> LoadedSchedule:
         if time.monotonic() - self._loaded_at >= _SCHEDULE_LASTS:

@@ -26,7 +26,8 @@ from starlette.routing import Route
 
 from celery_once_beat.client import Said
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
-from celery_once_beat.windows import parse_instant
+from celery_once_beat.identity import digest
+from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import read_time, shown
 
 from . import words
@@ -171,17 +172,21 @@ class Actions:
             raise SettingError("From, To: found nothing, expected times")
         until = min(until, datetime.now(timezone.utc))
         again = bool(_only(fields, "again"))
-        plan = self._desk.plan(line.entry, since, until, again=again)
+        starts, skipped = self._desk.plan(line.entry, since, until, again=again)
+        #: The same for the same windows.
+        known = digest(" ".join(map(format_instant, starts)), 32).hex()
         agreed = _only(fields, "agreed")
-        if agreed == plan.digest and plan.starts:
-            ordered = self._desk.orders.run(line.entry, plan.starts, said, "backfill")
+        if agreed == known and starts:
+            ordered = self._desk.orders.run(line.entry, starts, said, "backfill")
             number = sum(each.task_id is not None for each in ordered)  # some may be open by now
             return f"Ordered {number} windows. Beats publish them at once."
         return {
-            "plan": plan,
+            "starts": starts,
+            "skipped": skipped,
+            "digest": known,
             "by": _only(fields, "by"),
             "changed": bool(agreed),
-            "named": plan.starts[:_NAMED],
+            "named": starts[:_NAMED],
             "since": since,
             "until": until,
             "again": again,

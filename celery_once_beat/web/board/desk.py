@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import OrderRecord, read_orders
-from celery_once_beat.identity import digest
 from celery_once_beat.schedules import Definition
 from celery_once_beat.status import View, each_window, line_up, newest_start, paused_words
 from celery_once_beat.store import Lookup
@@ -23,19 +21,6 @@ from celery_once_beat.windows import format_instant
 _EDITED = ("schedule", "once")
 #: Of one backfill.
 _MOST_WINDOWS = 10_000
-
-
-class Plan(NamedTuple):
-    """What a backfill would run."""
-
-    starts: Sequence[datetime]
-    #: How many are left out: what is open, and what is done.
-    skipped: Counter[str]
-
-    @property
-    def digest(self) -> str:
-        """The same for the same windows."""
-        return digest(" ".join(map(format_instant, self.starts)), 32).hex()
 
 
 class Desk:
@@ -103,9 +88,9 @@ class Desk:
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
 
-    def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> Plan:
+    def plan(self, name: str, since: datetime, until: datetime, *, again: bool) -> tuple[list[datetime], Counter[str]]:
         """Return what a backfill would run, and what it would leave out."""
-        return Plan(*self.orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS))
+        return self.orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS)
 
     def edit(self, name: str, said: Said, edited: dict[str, Any], version: int) -> None:
         """Change when a schedule that was set at run time starts, and its ``once`` settings.
