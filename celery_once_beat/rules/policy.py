@@ -267,7 +267,8 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         part: Callable[[Iterable[int]], frozenset[int] | str] = frozenset if plain else _as_text
         return (*map(part, numbers), str(repeats(when)), _zone_text(when.tz))
     if isinstance(when, schedule):
-        if computes_interval(type(when)):
+        kind: Any = type(when)
+        if computes_interval(kind):
             return ()  # it may be another one each time
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         every = repr(run_every)
