@@ -230,7 +230,7 @@ def report(names: list[str], took: float | None = None) -> Report:
         )
         for n, name in enumerate(names)
     ]  # fmt: skip
-    workers, queues = (WorkerStatus("celery@a", 1.0, 0),), (IdleQueue("mail", 2, None),)
+    workers, queues = (WorkerStatus("celery@a", 1.0, 0),), (IdleQueue("mail", 2),)
     return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries), workers, queues)
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_850,
+    "Python": 18_628,
     "Lua": 1_841,
     "the largest module": 553,
     "tests": 45_108,
