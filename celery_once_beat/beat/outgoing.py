@@ -90,6 +90,9 @@ class OutgoingMessages:
         self._count += 1
         if self._count == 1:
             headers.update(self.headers)
+            for part in (headers, body):  # protocol 1 has its ids in the body
+                if isinstance(part, dict) and "id" in part:
+                    part["id"] = self.task_id  # by another one a worker takes the headers for copied
             self._left.add(self.task_id)
             self._seen = headers
             self.queue = _queue_of(exchange, routing_key, declare)

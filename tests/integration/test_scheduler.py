@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import pytest
 import redis
 from celery import Celery, beat
 from celery.schedules import schedule
+from celery.signals import before_task_publish
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 from servers import RedisServer, free_port
@@ -303,6 +305,27 @@ def test_a_base_that_raises_in_a_tick(
     tick_until(scheduler, lambda: messages(redis_url) >= 3, "windows are published")
     (record,) = said(caplog, "tick_failed")
     assert "not now" in record.getMessage()
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_receiver_that_names_messages(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], protocol: int
+) -> None:
+    """A message keeps the id of its window: by another one workers take its headers for copied, and run each copy."""
+    app.conf.task_protocol = protocol
+
+    def name(headers: dict[str, Any], body: Any, **_: object) -> None:
+        (headers if protocol == 2 else body)["id"] = "mine"
+
+    before_task_publish.connect(name)
+    try:
+        tick_until(schedulers(), lambda: messages(redis_url), "a window is published")
+    finally:
+        before_task_publish.disconnect(name)
+    with redis.Redis.from_url(redis_url) as client:
+        message: Any = json.loads(client.lindex(QUEUE, 0))  # type: ignore[arg-type]
+    brought = message["headers"] if protocol == 2 else json.loads(base64.b64decode(message["body"]))
+    assert brought["id"] == message["headers"]["once_id"] == message["properties"]["correlation_id"]
 
 
 @pytest.mark.long
