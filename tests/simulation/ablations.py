@@ -179,6 +179,9 @@ take-consumed | store/lua/take.lua | what is in a queue that a worker consumes i
 take-unconsumed | store/lua/take.lua | what is in a queue that no worker consumes isn't published again
 - if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
 + if false
+take-older | store/lua/take.lua | what is older than a window that is done is taken, whoever consumes what
+- CONSUMED ~= '' and START > (entry.last_done or '')
++ CONSUMED ~= ''
 consumed-said | worker/consumed.py | a worker says what it consumes
 -                 store.consume(worker, name_broker(app.connection_for_read()), queues)
 -                 said = True
@@ -392,6 +395,9 @@ class Survivor:
 
 #: Rules without which the simulation doesn't fail within 10,000 windows: name | why | the test.
 _BORNE = """
+take-consumed | a later window of its entry that is done shows it | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-published: take overdue]
+take-older | workers say what they consume | integration/test_store_verbs.py::test_what_is_older_than_a_window_that_is_done_is_published_again[valkey]
+consumed-said | a later window of its entry that is done shows it | integration/test_unconsumed.py::test_what_a_worker_consumes_may_change
 take-unconsumed | begin refuses the copies | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-published: take unconsumed]
 claim-repeated | the claim counts as lost, and recovery publishes the window a moment later | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-unseen: claim]
 claim-marker | the store has to lose the cursor and keep the marker, which here it never does | integration/test_store_verbs.py::test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted[valkey]
