@@ -162,7 +162,7 @@ def test_a_worker_comes_when_windows_have_waited_for_it(system: System, purged: 
     wait_until(lambda: len(system.account().open) >= 5, "five wait", 60)
     for beat in beats[1:]:
         beat.stop()
-    system.store.pause("tick")
+    system.store.set_paused("tick", paused=True)
     number = len(system.account().open)
     wait_until(lambda: system.waiting() == number, "each has one message", 60)
     if purged:
