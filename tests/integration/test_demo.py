@@ -16,7 +16,6 @@ import redis
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from processes import Proc, Processes, wait_until
-from terminal import Terminal
 
 from celery_once_beat import embedded
 from celery_once_beat.windows import format_instant
@@ -65,7 +64,7 @@ def stats() -> dict[int, tuple[str, int, int]]:
     return found
 
 
-def sessions_below(demo: Proc | Terminal) -> set[int]:
+def sessions_below(demo: Proc) -> set[int]:
     return {session for _, parent, session in stats().values() if parent == demo.pid} - {demo.pid}
 
 
