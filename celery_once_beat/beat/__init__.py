@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from .broker import broadcast_entries
-from .defined import Defined, make_defined
 from .entries import Entries
 from .entry import BeatEntry
 from .guard import guard
-from .schedule import LoadedSchedule, add_defined, as_loaded, load_schedule
+from .schedule import LoadedSchedule, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 from .sources import Changes

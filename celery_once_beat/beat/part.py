@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.store import BeatReport, Overdue
 
@@ -22,11 +22,19 @@ class BeatPart:
     def on_made(self, entries: Iterable[BeatEntry]) -> None:
         """See features."""
 
-    def before_sweep(self, report: BeatReport) -> None:
+    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
+        """See features."""
+        return ()
+
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
         """See features."""
 
-    def after_sweep(self, found: Overdue) -> None:
+    def poll(self) -> None:
         """See features."""
+
+    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
+        """See features."""
+        return {}, set()
 
     def work(self) -> None:
         """See features."""

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 from celery.utils.log import get_logger
 
@@ -35,7 +36,6 @@ from celery_once_beat.store import (
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import shown
 
-from .defined import Defined
 from .entries import Entries
 from .entry import BeatEntry
 from .publishing import Job
@@ -76,8 +76,6 @@ class Recovery:
         self._apps: dict[str, str | None] = {}
         self._beat = beat
         self._clock = clock
-        #: The entries that were set at run time; None: they aren't read.
-        self.defined: Defined | None = None
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
@@ -101,8 +99,6 @@ class Recovery:
         self._full: set[int] = set()
         self._moved: set[int] = set()
         self._logged = Logged(math.inf)
-        #: The last change of each shard that was known before the last sweep.
-        self._changed_since: list[int] = []
 
     def due_in(self) -> float:
         """Seconds until the next sweep, at least 0."""
@@ -125,13 +121,12 @@ class Recovery:
         # Start after the windows that this beat couldn't move, so that they don't hide others.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
-        for part in self._entries.parts:
-            part.before_sweep(report)
+        asked = [(part, part.before_sweep(report)) for part in self._entries.parts]
+        commands = [command for _, of_part in asked for command in of_part]
         sent = steady()
-        asked = self._changed_since = self.defined.asks() if self.defined is not None else []
         limits = self._store.settings.limits
         found = self.found = self._store.overdue(
-            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, changed_since=asked, limits=limits
+            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, commands=commands, limits=limits
         )
         self.forgotten = not found.new.isdisjoint(self._known_in)
         self._known_in |= found.new
@@ -140,8 +135,9 @@ class Recovery:
             self.alive, self.certain = found.heartbeat.beats, found.heartbeat.certain
         elif not self.alive:
             raise found.heartbeat  # it never knew the server's time
-        for part in self._entries.parts:
-            part.after_sweep(found)
+        replies = iter(found.replies)
+        for part, of_part in asked:
+            part.after_sweep(found, [*islice(replies, len(of_part))])
         self._warn_of_other_apps()
         self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
         waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
@@ -182,13 +178,6 @@ class Recovery:
                 if "over" in replies:
                     self.hurry()
         return called
-
-    def see_changes(self) -> None:
-        """Put in force what the last sweep found to have changed; raises StoreUnavailableError."""
-        if self.defined is not None:
-            self.defined.see(self._changed_since, self.found.changed)
-            if not self.defined.all_read:
-                self.hurry()
 
     def _warn_of_other_apps(self) -> None:
         """Warn of a beat of another app: of two entries with the same name only one would run."""
@@ -294,15 +283,14 @@ class Recovery:
     def find(self, windows: Iterable[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
         """Return the entry of each window, None where this beat has none; without those that it is yet to read."""
         unknown = {window.entry for window in windows if self._entries.get(window.entry) is None}
-        deleted: dict[str, BeatEntry] = {}
-        there: set[str] = set()
-        if unknown and self.defined is not None:
-            deleted, there = self.defined.find(unknown)
-        return {
-            window: self._entries.get(window.entry) or deleted.get(window.entry)
-            for window in windows
-            if window.entry not in there
-        }
+        found: dict[str, BeatEntry] = {}
+        unread: set[str] = set()
+        for part in self._entries.parts if unknown else ():
+            known, there = part.find(unknown)
+            found |= known
+            unread |= there
+        get = self._entries.get
+        return {each: get(each.entry) or found.get(each.entry) for each in windows if each.entry not in unread}
 
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
         self._moved.add(self._store.shard_of(window.entry))

@@ -18,10 +18,8 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
 from celery_once_beat.wording import shown
 
-from .defined import Defined
 from .entries import Entries
 from .scheduler import OnceScheduler
 
@@ -65,7 +63,7 @@ def load_schedule(
     except (ImportError, AttributeError, ValueError) as exc:
         raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
     try:
-        with _silence():
+        with silence():
             found, disabled = _read_entries(app, cls)
     except OnceError:
         raise
@@ -87,22 +85,10 @@ def as_loaded(
     ``known``: see :func:`load_schedule`.
     """
     entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager)) if known is None else known
-    with _silence():  # the caller shows what a beat would log
+    with silence():  # the caller shows what a beat would log
         entries.refresh(found)
     claims_windows = bool(getattr(cls, "claims_windows", False))
     return LoadedSchedule(entries, f"{cls.__module__}:{cls.__qualname__}", claims_windows, disabled)
-
-
-def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
-    """Add the entries that people set at run time; raises StoreUnavailableError.
-
-    Returns what read them: given again, it reads only what changed since.
-    """
-    if defined is None:
-        defined = Defined(store, loaded.entries, app)
-    with _silence():
-        defined.sweep()
-    return defined
 
 
 def _read_entries(app: Celery, cls: type[Scheduler]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -135,7 +121,8 @@ _quiet = _Quiet()
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
+    """Log nothing."""
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         if isinstance(logger, logging.Logger):
             logger.addFilter(_quiet)  # once: it knows those that it has

@@ -30,7 +30,6 @@ from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import failure_words, shown
 
 from .claiming import CHUNK, Claiming
-from .defined import Defined
 from .entries import Entries
 from .garbage import uncollected
 from .guard import guard
@@ -120,7 +119,6 @@ class OnceSchedulerMixin(Publishing):
         app = describe_app(self.app)
         broker_name = name_broker(self.app.connection_for_write())
         self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app, broker_name)
-        self.recovery.defined = Defined(self.store, self.entries, self.app)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
         self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
 
@@ -307,10 +305,11 @@ class OnceSchedulerMixin(Publishing):
         self._claiming.wake(self.recovery.alive)  # on_sweep may have them rest
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
-        work = [part.work for part in self.entries.parts]
         check = partial(self._setup_check.check_names, self.recovery.alive)
-        steps: list[Callable[[], object]] = [self.recovery.see_changes, self.on_sweep, load]
-        steps += [partial(self._recover, overdue), *work, check]
+        parts = self.entries.parts
+        steps: list[Callable[[], object]] = [part.poll for part in parts]
+        steps += [self.on_sweep, load, partial(self._recover, overdue)]
+        steps += [*(part.work for part in parts), check]
         for step in steps:
             try:
                 step()

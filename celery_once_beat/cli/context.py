@@ -13,9 +13,10 @@ from typing import Any, NoReturn, TypeVar
 import click
 from celery.app.utils import find_app
 
-from celery_once_beat.beat import BeatEntry, LoadedSchedule, add_defined, load_schedule
+from celery_once_beat.beat import BeatEntry, LoadedSchedule, load_schedule
 from celery_once_beat.client import Schedules
 from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
 from celery_once_beat.store import Lookup, Overview, Store

@@ -15,7 +15,7 @@ from celery import Celery, Task
 from celery.schedules import BaseSchedule
 from celery.utils.log import get_logger
 
-from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule, make_defined
+from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule
 from celery_once_beat.errors import (
     OnceError,
     ScheduleError,
@@ -26,12 +26,14 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
+from celery_once_beat.features.runtime import store as definitions
+from celery_once_beat.features.runtime.beat import make_defined
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
-from celery_once_beat.store import Changed, Conflict, Lookup, Store, StoredDefinition, Unknown, raised
+from celery_once_beat.store import Lookup, Store, StoredDefinition, Unknown, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
@@ -171,10 +173,10 @@ class Schedules:
         _check_version(name, if_version)
         fits = paused is None or isinstance(paused, bool)
         expect(f"schedule {name!r}, paused", paused, fits, "True, False or None", SettingError)
-        reply = self._store.set_definition(
-            name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
+        reply = definitions.set_definition(
+            self._store, name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
         )
-        if isinstance(reply, Conflict):
+        if isinstance(reply, definitions.Conflict):
             raise self._conflict(name, reply, if_version)
         self._name_unknown_task(name, definition.task)
         if reply.same and (known := self.get(name)) is not None:
@@ -206,10 +208,10 @@ class Schedules:
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""
         _check_version(check_name(name), if_version)
-        reply = self._store.delete_definition(name, check_words(by, note), if_version=if_version)
-        if isinstance(reply, Conflict):
+        reply = definitions.delete_definition(self._store, name, check_words(by, note), if_version=if_version)
+        if isinstance(reply, definitions.Conflict):
             raise self._conflict(name, reply, if_version)
-        return isinstance(reply, Changed)
+        return isinstance(reply, definitions.Changed)
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -230,13 +232,13 @@ class Schedules:
     def _pages(
         self, prefix: str, after: str, wrong: Callable[[OnceError], None] | None
     ) -> Iterator[builtins.list[Schedule]]:
-        found = [raised(names) for names in self._store.definition_names()]
+        found = [raised(names) for names in definitions.definition_names(self._store)]
         names = sorted(name for each in found for name in each if name.startswith(prefix) and name > after)
         on_wrong = wrong or _log_wrong
         for position in range(0, len(names), _PAGE):
             page: builtins.list[Schedule] = []
             chunk = names[position : position + _PAGE]
-            for known in self._store.definitions(chunk):
+            for known in definitions.read_definitions(self._store, chunk):
                 try:
                     page += filter(None, [_schedule(_undeleted(known))])
                 except StoreUnavailableError:
@@ -247,8 +249,8 @@ class Schedules:
 
     def changes(self, name: str) -> Sequence[Change]:
         """Return who changed a schedule, when and why: the last 50, newest first; for 30 days after its deletion."""
-        records = raised(self._store.changes([check_name(name)])[0])
-        known = self._store.definitions([name])[0]
+        records = raised(definitions.read_changes(self._store, [check_name(name)])[0])
+        known = definitions.read_definitions(self._store, [name])[0]
         text = known.text if isinstance(known, StoredDefinition) and not known.deleted else ""
         found = []
         for each in records:
@@ -322,7 +324,7 @@ class Schedules:
             raise SettingError(f"found {shown(when)}, expected a datetime") from None
 
     def _known(self, name: str) -> StoredDefinition | None:
-        return _undeleted(self._store.definitions([check_name(name)])[0])
+        return _undeleted(definitions.read_definitions(self._store, [check_name(name)])[0])
 
     def _entries(self) -> Entries:
         return Entries("", self._settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
@@ -332,7 +334,7 @@ class Schedules:
         known = self._known(name)
         if known is None:
             raise self._unknown(name)
-        changes = raised(self._store.changes([name])[0]) if known.version > 1 else []
+        changes = raised(definitions.read_changes(self._store, [name])[0]) if known.version > 1 else []
         return make_defined(entries or self._entries(), self._app, known, changes)
 
     def _refuse_the_past(self, name: str, definition: Definition) -> None:
@@ -352,7 +354,7 @@ class Schedules:
                 extra=about("task_unknown", entry=name, task=task),
             )
 
-    def _conflict(self, name: str, reply: Conflict, expected: int | None) -> VersionConflictError:
+    def _conflict(self, name: str, reply: definitions.Conflict, expected: int | None) -> VersionConflictError:
         current = _schedule(reply.current)
         there = "there is none" if current is None else f"it has version {current.version}"
         return VersionConflictError(f"schedule {name!r}: expected version {expected}, {there}", current)

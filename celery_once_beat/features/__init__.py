@@ -32,9 +32,13 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
 
   =========================  ===========================================================================================
   ``on_made(entries)``       these are new or changed
-  ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself
-  ``after_sweep(found)``     what it found: the store's ``Overdue``
-  ``work()``                 what was overdue is published; may raise StoreUnavailableError: it is tried again soon
+  ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself. Returns plain commands
+                             that travel with it
+  ``after_sweep(…)``         what it ``found``, the store's ``Overdue``, and the ``replies`` to these commands
+  ``poll()``                 entries are loaded next: it may put in force what its source has found
+  ``find(names)``            windows of entries are overdue that no source has: returns those by name that it knows all
+                             the same, and the names of those that it is yet to read
+  ``work()``                 what was overdue is published
   ``on_close()``             beat ends
   =========================  ===========================================================================================
 
@@ -65,7 +69,7 @@ __all__ = ("FEATURES", "hooks", "parts")
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.
 FEATURES: tuple[str, ...] = tuple(
-    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed orders").split()
+    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed orders runtime").split()
 )
 
 

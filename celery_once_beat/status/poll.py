@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from celery_once_beat.beat import Defined, LoadedSchedule, add_defined, load_schedule
+from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
+from celery_once_beat.features.runtime.beat import Defined, add_defined
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen

@@ -74,21 +74,11 @@ def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     return model.Loaded(cursor, whole(reply[2]), reply[3], bool(reply[4]), since)
 
 
-def read_change(reply: list[Any]) -> model.ChangeReply:
-    match reply[0]:
-        case "done" | "same":
-            paused = len(reply) > 3 and bool(whole(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
-            return model.Changed(whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
-        case "conflict":
-            return model.Conflict(_definition("", as_mapping(reply[1:])) if reply[1:] else None)
-    return model.Unknown()
-
-
 def read_pause(reply: list[Any]) -> model.StoredDefinition | model.Confirmed | model.Unknown:
     if reply[0] == "unknown":
         return model.Unknown()
     try:
-        return _definition("", as_mapping(reply[1:]))
+        return make_definition("", as_mapping(reply[1:]))
     except (ValueError, KeyError):  # it wasn't set at run time, or can't be read
         return model.Confirmed()
 
@@ -107,13 +97,13 @@ def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition |
     if version != str(VERSION) and version.isdecimal():
         return newer(key, version)
     try:
-        return _definition(name, values)
+        return make_definition(name, values)
     except (ValueError, KeyError, RecursionError) as exc:
         return StoreDataError(f"the key {key!r} is no definition of a schedule: {shown(exc)}; delete it")
 
 
-def _definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
-    by, note = _read_words(values.get("words", "{}"))
+def make_definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
+    by, note = read_said(values.get("words", "{}"))
     return model.StoredDefinition(
         name,
         values["text"],
@@ -135,42 +125,13 @@ def _mark(text: str) -> str:
     return text
 
 
-def _read_words(text: str) -> tuple[str, str]:
+def read_said(text: str) -> tuple[str, str]:
     """Return who changed something, and why: for people, so that a foreign text is none."""
     try:
         said = json.loads(text)
         return str(said.get("by", ""))[:LONGEST_WORDS], str(said.get("note", ""))[:LONGEST_WORDS]
     except (ValueError, AttributeError, RecursionError):
         return "", ""
-
-
-def read_changes(key: str, reply: Any) -> list[model.ChangeRecord] | OnceError:
-    """Read a definition's changes, ``key``, newest first."""
-    if isinstance(reply, OnceError):
-        return reply
-    records = []
-    for text in reply:
-        try:
-            version, at, _, what, words, replaced = text.split("\n")
-            by, note = _read_words(words)
-            records.append(model.ChangeRecord(whole(version), parse_instant(at), read_text(what), by, note, replaced))
-        except ValueError as exc:
-            return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
-    return records
-
-
-def read_numbers(reply: Any) -> dict[str, int] | OnceError:
-    """Read names with the numbers of their last changes."""
-    if isinstance(reply, OnceError):
-        return reply
-    return {name: _whole_or_0(score) for name, score in as_pairs(reply)}  # 0: it is read as if it had changed
-
-
-def _whole_or_0(score: float) -> int:
-    try:
-        return whole(score)
-    except ValueError:
-        return 0
 
 
 def read_claim(reply: list[Any]) -> model.ClaimReply:
@@ -286,7 +247,7 @@ def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
 
 
 def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
-    by, note = _read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
+    by, note = read_said(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
 
     loaders = values.get("loaders", "").split(" ")
 

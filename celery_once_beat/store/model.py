@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
 from celery_once_beat.rules import EndRules
@@ -347,39 +347,6 @@ class StoredDefinition(ActedOn):
 
 
 @dataclass(frozen=True)
-class Changed(ActedOn):
-    """The change was made, now or when this call was sent before; ``at`` is aware UTC.
-
-    ``same``: all was as asked for, and nothing was changed.
-    """
-
-    version: int
-    at: datetime
-    paused: bool = False
-    same: bool = False
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """There is another version than the caller expected; ``current`` is what there is, None: nothing."""
-
-    current: StoredDefinition | None
-
-
-@dataclass(frozen=True)
-class ChangeRecord:
-    """One record of a definition's changes, newest first. ``at`` is aware UTC."""
-
-    version: int
-    at: datetime
-    what: str
-    by: str
-    note: str
-    #: The JSON that was in force until then; '' where none was, or it stayed.
-    replaced: str
-
-
-@dataclass(frozen=True)
 class Heartbeat:
     """The server's time (aware UTC), and the beats alive."""
 
@@ -428,9 +395,8 @@ class Overdue:
     heartbeat: Heartbeat | StoreUnavailableError
     #: The shards that hadn't known of the beat.
     new: set[int] = field(default_factory=set)
-    #: For each shard that was asked the names of definitions that changed, each with the number of its change, and ''
-    #: with the last one; or its error.
-    changed: list[dict[str, int] | OnceError] = field(default_factory=list)
+    #: Replies to the commands that travelled with it.
+    replies: list[Any] = field(default_factory=list)
     #: For each limit that was asked, or its error.
     free_slots: list[FreeSlots | OnceError] = field(default_factory=list)
     #: By feature the shards in which it has something to see to.
@@ -567,7 +533,6 @@ class Past:
         return None if self.begun is None else self.closed - self.begun
 
 
-ChangeReply = Changed | Conflict | Unknown
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown
 ConfirmReply = Confirmed | Closed | Unchanged
 TakeReply = Taken | Closed | Unconsumed | Unchanged

@@ -296,16 +296,8 @@ LOAD = Verb(
 UNLOAD = Verb("unload", "entry entries beats row_key", "beat fingerprint row", codec.read_word)
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
 #: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
-_CHANGE = "name call words"
-PAUSE = Verb("pause", "entry def changes defs", f"{_CHANGE} paused:flag only_still:flag", codec.read_pause, waits=True)
-SET = Verb(
-    "set",
-    "def entry changes defs gone",
-    f"{_CHANGE} text paused if_version:number counts_from:instant",
-    codec.read_change,
-    waits=True,
-)
-DELETE = Verb("delete", "def entry changes defs gone", f"{_CHANGE} if_version:number", codec.read_change, waits=True)
+CHANGE = "name call words"
+PAUSE = Verb("pause", "entry def changes defs", f"{CHANGE} paused:flag only_still:flag", codec.read_pause, waits=True)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
 T = TypeVar("T")
-R = TypeVar("R", bound=model.ChangeReply)
 
 #: Characters of a call's id.
 _CALL_DIGITS = 16
@@ -212,16 +211,15 @@ class Store:
         report: model.BeatReport | None = None,
         app: str = "",
         *,
-        changed_since: Sequence[int] = (),
+        commands: Sequence[Words] = (),
         limits: Mapping[str, int] = MappingProxyType({}),
     ) -> model.Overdue:
         """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
         shards how many of their longest overdue windows are passed over.
-        ``report`` is what the beat says of itself, ``app`` of which app it is. ``changed_since`` asks for definitions
-        that have changed: for each shard the number of the last change that the beat knows, which is among the answers
-        as long as the store knows it. ``limits`` are the numbers of slots by name.
+        ``report`` is what the beat says of itself, ``app`` of which app it is. ``commands`` travel in the same
+        pipeline. ``limits`` are the numbers of slots by name.
         """
         text = "" if report is None else codec.write_report(report, app)
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
@@ -230,7 +228,7 @@ class Store:
             self.of_shard(scripts.SWEEP, shard, beat=beat, until=now, most=most, skip=skip.get(shard, 0))
             for shard in range(SHARDS)
         ]
-        (heartbeat, *found), changed = self.trip.run_with(calls, self._changed_since(changed_since))
+        (heartbeat, *found), replies = self.trip.run_with(calls, commands)
         free_slots, swept = found[: len(limits)], found[len(limits) :]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
@@ -244,7 +242,7 @@ class Store:
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
             heartbeat,
             {shard for shard, each in known.items() if each.new},
-            self._read_changed(changed),
+            replies,
             free_slots,
             work,
         )
@@ -263,19 +261,6 @@ class Store:
 
     def _free_slots(self, limits: Mapping[str, int]) -> list[Call[Any]]:
         return [scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most) for name, most in limits.items()]
-
-    def changed_since(self, numbers: Sequence[int]) -> list[dict[str, int] | OnceError]:
-        """Return for each shard the definitions that changed since the change of that number; see :meth:`overdue`."""
-        return self._read_changed(self.trip.read(self._changed_since(numbers)))
-
-    def _changed_since(self, numbers: Sequence[int]) -> list[Words]:
-        return [
-            ("ZRANGEBYSCORE", self.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
-            for shard, number in enumerate(numbers)
-        ]
-
-    def _read_changed(self, replies: Sequence[Any]) -> list[dict[str, int] | OnceError]:
-        return [codec.read_numbers(reply) for reply in replies]
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
@@ -322,80 +307,15 @@ class Store:
 
     def pause_call(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
         """Make the call of :meth:`set_paused`."""
-        return self._changing(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
+        return self.change_call(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
 
-    # -- definitions that people set at run time --------------------------------------------------------------
-
-    def set_definition(
-        self,
-        name: str,
-        text: str,
-        words: str = "{}",
-        *,
-        if_version: int | None = None,
-        paused: bool | None = None,
-        counts_from: datetime | None = None,
-    ) -> model.Changed | model.Conflict:
-        """Set the definition of ``name`` to ``text``, JSON; it counts from now.
-
-        ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
-        ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
-        """
-        reply = self._change(
-            scripts.SET,
-            name,
-            words,
-            text=text,
-            if_version=if_version,
-            paused=None if paused is None else int(paused),
-            counts_from=counts_from,
-        )
-        assert not isinstance(reply, model.Unknown)
-        return _named(reply, name)
-
-    def delete_definition(self, name: str, words: str = "{}", *, if_version: int | None = None) -> model.ChangeReply:
-        """Delete the definition of ``name``; else as :meth:`set_definition`. What is open continues to its outcome."""
-        return _named(self._change(scripts.DELETE, name, words, if_version=if_version), name)
-
-    def _change(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> T:
-        return self.trip.one(self._changing(verb, name, words, **arguments))
-
-    def _changing(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
+    def change_call(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
+        """Make one call that changes the definition of ``name``."""
         return verb.call(self.keys.of_definition(name), name=name, call=self.new_call(), words=words, **arguments)
 
     def new_call(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
         return uuid4().hex[:_CALL_DIGITS]
-
-    def definitions(self, names: Sequence[str]) -> list[model.StoredDefinition | OnceError | None]:
-        """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
-
-        Of a cluster one node may be away: that is the error of its names alone.
-        """
-        keys = [self.keys.of_entry("def", name) for name in names]
-        replies = self.trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
-        return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
-
-    def definition_names(self) -> list[dict[str, int] | OnceError]:
-        """Return for each shard the names of its definitions, each with the number of its last change."""
-        found = self.changed_since([0] * SHARDS)
-        for names in found:
-            if not isinstance(names, OnceError):
-                names.pop("", None)
-        return found
-
-    def deleted_since(self, numbers: Mapping[int, int]) -> list[dict[str, int] | OnceError]:
-        """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
-        asked = [(self.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
-        commands: list[Words] = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
-        replies = self.trip.run_with([], commands)[1]
-        return [codec.read_numbers(reply) for reply in replies]
-
-    def changes(self, names: Sequence[str]) -> list[list[model.ChangeRecord] | OnceError]:
-        """Return the last changes of each of ``names``, newest first; else as :meth:`definitions`."""
-        keys = [self.keys.of_entry("changes", name) for name in names]
-        replies = self.trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
-        return [codec.read_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -664,13 +584,6 @@ def _member(window: WindowKey) -> str:
 def slot_length(lease: float) -> float:
     """Seconds for which a slot of a limit is held with a lease: it is acquired before that, and must outlast it."""
     return lease * 1.5 + 1.0
-
-
-def _named(reply: R, name: str) -> R:
-    """Put the name into what a conflict says is there."""
-    if isinstance(reply, model.Conflict) and reply.current is not None:
-        return model.Conflict(replace(reply.current, name=name))  # type: ignore[return-value]
-    return reply
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()

@@ -62,7 +62,7 @@ class Beat:
     def look(self) -> list[str]:
         """Look once; returns the starts of which the task was sent."""
         before = len(self.sent)
-        self.alerts.after_sweep(SimpleNamespace(work={"alerts": range(SHARDS)}))
+        self.alerts.after_sweep(SimpleNamespace(work={"alerts": range(SHARDS)}), ())
         self.alerts.work()
         return [each["start"] for each in self.sent[before:]]
 

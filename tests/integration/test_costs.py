@@ -13,6 +13,7 @@ import pytest
 import redis
 from servers import RedisServer
 
+from celery_once_beat.features.runtime.store import ask_changed
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
@@ -74,7 +75,8 @@ def run(store: Store, name: str, number: int) -> None:
 def look(store: Store) -> None:
     report = BeatReport(offset=0.0, lag=0.0, entries=len(NAMES), untracked=0, version="0.1.0")
     app, changed_since = '{"app": "proj", "apart": ""}', [1_795_000_000_000] * SHARDS
-    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, app, changed_since=changed_since)
+    commands = ask_changed(store, changed_since)
+    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, app, commands=commands)
 
 
 def bytes_of(client: redis.Redis, name: str) -> int:

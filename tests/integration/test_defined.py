@@ -11,9 +11,10 @@ import pytest
 import redis
 from celery import Celery
 
-from celery_once_beat.beat.defined import Defined, make_defined
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
+from celery_once_beat.features.runtime.beat import Defined, make_defined
+from celery_once_beat.features.runtime.store import delete_definition, read_changes, read_definitions, set_definition
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
@@ -37,7 +38,7 @@ class Reader:
         self.raw.close()
 
     def set(self, name: str, seconds: float = 60, **given: Any) -> None:
-        self.store.set_definition(name, Definition.of("t", seconds, once={"tracked": True}).text(), **given)
+        set_definition(self.store, name, Definition.of("t", seconds, once={"tracked": True}).text(), **given)
 
     def look(self) -> dict[str, float]:
         """Look once; returns each entry's seconds."""
@@ -124,11 +125,11 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
     """Starts, the entry that runs them, and their number; of the time after a deletion there are none."""
     ago = timedelta(seconds=100)
     reader.set("a", 10)
-    reader.store.delete_definition("a")
+    delete_definition(reader.store, "a")
     reader.set("a", 7)
     reader.set("a", 5)
-    (known,) = reader.store.definitions(["a"])
-    (records,) = reader.store.changes(["a"])
+    (known,) = read_definitions(reader.store, ["a"])
+    (records,) = read_changes(reader.store, ["a"])
     now = known.at  # type: ignore[union-attr]
     # As if they were made at these times.
     times = [now - ago * 3, now - ago * 2, now - ago, now]
@@ -163,7 +164,7 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     settings = Settings(redis_url=reader.url, runtime_tasks=("proj.*",))
     entries = Entries("beat-1", settings, {})
     for name, fields in ({"right": {}} | wrong).items():
-        reader.store.set_definition(name, json.dumps({**interval, **fields}))
+        set_definition(reader.store, name, json.dumps({**interval, **fields}))
     with redis.Redis.from_url(reader.url) as raw:
         raw.hset(reader.store.keys.of_entry("def", "case"), "text", "x" * 1_000_000)
     defined = Defined(reader.store, entries, APP)
@@ -173,7 +174,7 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     assert entries.wrong.keys() == wrong.keys()
     for name in wrong:
         assert caplog.text.count(f"schedule '{name}' is left out") == 1
-    reader.store.set_definition("case", json.dumps(interval))
+    set_definition(reader.store, "case", json.dumps(interval))
     defined.sweep()
     assert sorted(entry.name for entry in entries) == ["case", "right"]
     assert "which has ['proj.*']" in entries.wrong["on_failure"]

@@ -13,6 +13,17 @@ from stage import ENTRY, LEASE, MARK, Stage
 
 from celery_once_beat import store as r
 from celery_once_beat.errors import NewerVersionError, StoreDataError, UncertainWriteError
+from celery_once_beat.features.runtime.store import (
+    Changed,
+    Conflict,
+    ask_changed,
+    delete_definition,
+    deleted_since,
+    read_changes,
+    read_definitions,
+    read_numbers,
+    set_definition,
+)
 from celery_once_beat.windows import WindowKey
 
 SECOND = timedelta(seconds=1)
@@ -22,21 +33,21 @@ class Defined(Stage):
     """An entry that is set at run time."""
 
     def set(self, text: str = "one", **given: Any) -> Any:
-        return self.store.set_definition(ENTRY, text, '{"by":"anna","note":"why"}', **given)
+        return set_definition(self.store, ENTRY, text, '{"by":"anna","note":"why"}', **given)
 
     def delete(self, **given: Any) -> Any:
-        return self.store.delete_definition(ENTRY, **given)
+        return delete_definition(self.store, ENTRY, **given)
 
     @contextmanager
     def same_call(self) -> Iterator[None]:
         """Send what is sent meanwhile as one call, again and again."""
-        self.store._new_call = lambda: "mine"
+        self.store.new_call = lambda: "mine"
         yield
-        del self.store._new_call
+        del self.store.new_call
 
     @property
     def known(self) -> r.StoredDefinition:
-        (found,) = self.store.definitions([ENTRY])
+        (found,) = read_definitions(self.store, [ENTRY])
         assert isinstance(found, r.StoredDefinition)
         return found
 
@@ -48,13 +59,17 @@ class Defined(Stage):
         request = r.ClaimRequest(WindowKey(ENTRY, start), cursor, mark or self.known.fingerprint, **given)
         return self.store.claim_many(beat, [request])[0]
 
+    def changed(self, numbers: list[int]) -> list[Any]:
+        """What a beat's sweep finds that has changed since these."""
+        now, commands = self.store.snapshot().now, ask_changed(self.store, numbers)
+        return [*map(read_numbers, self.store.overdue("beat-1", now, 10, commands=commands).replies)]
+
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
         """The number of the shard's last change, and the names that changed since that of ``known``."""
         numbers = [0] * 16
         shard = self.store.shard_of(ENTRY)
         numbers[shard] = known
-        found = self.store.overdue("beat-1", self.store.snapshot().now, 10, changed_since=numbers)
-        changed = dict(found.changed[shard])
+        changed = dict(self.changed(numbers)[shard])
         return changed.pop("", 0), changed
 
 
@@ -80,7 +95,7 @@ def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     """By the server's time, without expiry; and its name stands among those of its shard."""
     before = stage.store.snapshot().now
     made = stage.set()
-    assert made == r.Changed(1, made.at)
+    assert made == Changed(1, made.at)
     known = stage.known
     assert (known.text, known.version, known.at, known.since) == ("one", 1, made.at, made.at)
     assert (known.by, known.note, known.paused, known.deleted) == ("anna", "why", False, False)
@@ -94,7 +109,7 @@ def test_a_change_counts_on_and_the_log_keeps_it(stage: Defined) -> None:
     """The last fifty, newest first, each with what it replaced."""
     for number in range(1, 61):
         assert stage.set(f"text {number}").version == number
-    (changes,) = stage.store.changes([ENTRY])
+    (changes,) = read_changes(stage.store, [ENTRY])
     assert [change.version for change in changes] == list(range(60, 10, -1))
     assert {(change.what, change.by, change.note) for change in changes} == {("set", "anna", "why")}
     assert changes[0].replaced == "text 59"
@@ -104,24 +119,24 @@ def test_the_same_again_changes_nothing(stage: Defined) -> None:
     """So a deploy can set all that it has: no beat reads anything, and the log keeps what counts."""
     made = stage.set()
     before = stage.look()
-    assert stage.set() == r.Changed(1, made.at, same=True)
-    assert stage.set(paused=False) == r.Changed(1, made.at, same=True)
+    assert stage.set() == Changed(1, made.at, same=True)
+    assert stage.set(paused=False) == Changed(1, made.at, same=True)
     assert stage.look() == before
-    assert len(stage.store.changes([ENTRY])[0]) == 1
+    assert len(read_changes(stage.store, [ENTRY])[0]) == 1
     assert stage.set(paused=True).version == 2
 
 
 def test_compare_and_set(stage: Defined) -> None:
     """Who expects another version changes nothing, and is told what there is; 0 stands for none."""
-    assert stage.set(if_version=1) == r.Conflict(None)
+    assert stage.set(if_version=1) == Conflict(None)
     assert stage.set(if_version=0).version == 1
-    assert stage.set("two", if_version=0) == r.Conflict(stage.known)
+    assert stage.set("two", if_version=0) == Conflict(stage.known)
     assert stage.set("two", if_version=1).version == 2
-    assert stage.set("three", if_version=1) == r.Conflict(stage.known)
+    assert stage.set("three", if_version=1) == Conflict(stage.known)
     assert stage.known.text == "two"
-    assert stage.delete(if_version=1) == r.Conflict(stage.known)
+    assert stage.delete(if_version=1) == Conflict(stage.known)
     assert stage.delete(if_version=2).version == 3
-    assert stage.set("four", if_version=2) == r.Conflict(None)
+    assert stage.set("four", if_version=2) == Conflict(None)
 
 
 @pytest.mark.parametrize("verb", ["set", "delete"])
@@ -188,7 +203,7 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     old = stage.known.fingerprint
     stage.claim_it(window.start)
     stage.start = window.start
-    assert stage.delete() == r.Changed(2, stage.known.at)
+    assert stage.delete() == Changed(2, stage.known.at)
     assert stage.known.deleted
     assert isinstance(stage.claim_it(window.start + SECOND, mark=old), r.Superseded)
     stage.overdue()
@@ -209,7 +224,7 @@ def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
     after, changed = stage.look(number)
     assert after > number
     assert changed == {}, "the name isn't among those that are there"
-    (gone,) = stage.store.deleted_since({stage.store.shard_of(ENTRY): number})
+    (gone,) = deleted_since(stage.store, {stage.store.shard_of(ENTRY): number})
     assert gone == {ENTRY: after}
     ttls = {key: stage.raw.ttl(key) for key in stage.all_keys()}
     assert all(0 < ttl <= 30 * 86_400 for ttl in ttls.values()), ttls
@@ -231,7 +246,7 @@ def test_set_again_after_a_deletion(stage: Defined) -> None:
     assert changed == {ENTRY: number}
     kept = [key for key in stage.all_keys() if stage.raw.ttl(key) == -1]
     assert [key.partition("}:")[2] for key in kept] == [f"changes:{ENTRY}", f"def:{ENTRY}", "defs"]
-    (changes,) = stage.store.changes([ENTRY])
+    (changes,) = read_changes(stage.store, [ENTRY])
     assert [change.what for change in changes] == ["set", "delete", "pause", "set"]
 
 
@@ -306,7 +321,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     ):
         kept = stage.raw.hgetall(key)
         stage.raw.hset(key, mapping=values)
-        (found,) = stage.store.definitions([ENTRY])
+        (found,) = read_definitions(stage.store, [ENTRY])
         assert isinstance(found, error)
         if "mark" not in values:
             for send in (stage.set, stage.delete, lambda: stage.store.set_paused(ENTRY, paused=True)):
@@ -318,7 +333,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     with pytest.raises(StoreDataError, match="holds a list, expected a hash"):
         stage.set("two")
     stage.raw.lpush(stage.store.keys.of_entry("changes", ENTRY), "what")
-    (changes,) = stage.store.changes([ENTRY])
+    (changes,) = read_changes(stage.store, [ENTRY])
     assert isinstance(changes, StoreDataError)
 
 

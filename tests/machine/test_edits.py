@@ -21,11 +21,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from servers import RedisServer
 
 from celery_once_beat.beat.claiming import Claiming
-from celery_once_beat.beat.defined import Defined
 from celery_once_beat.beat.entries import Entries
+from celery_once_beat.features.runtime.beat import Defined
+from celery_once_beat.features.runtime.store import (
+    Changed,
+    Conflict,
+    delete_definition,
+    read_definitions,
+    set_definition,
+)
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Changed, Conflict, Ending, Finished, Store, Taken, Unknown
+from celery_once_beat.store import Begun, Ending, Finished, Store, Taken, Unknown
 from celery_once_beat.windows import WindowKey
 
 pytestmark = pytest.mark.long
@@ -119,7 +126,7 @@ class DefinitionMachine(RuleBasedStateMachine):
         same = self.there and self.log[-1][1] == (period, note) and paused in (None, self.paused)
         if not self.there:
             self.paused = False
-        reply, again = self.twice(lambda: self.store.set_definition(NAME, text_of(period, note), paused=paused))
+        reply, again = self.twice(lambda: set_definition(self.store, NAME, text_of(period, note), paused=paused))
         assert reply.same == same
         self.acknowledged(reply, again, (period, note))
         self.paused = self.paused if paused is None else paused
@@ -130,7 +137,7 @@ class DefinitionMachine(RuleBasedStateMachine):
         expected = max(self.version + off, 0)
         definition = period, self.names + 100 + self.version
         text = text_of(*definition)
-        reply, again = self.twice(lambda: self.store.set_definition(NAME, text, if_version=expected))
+        reply, again = self.twice(lambda: set_definition(self.store, NAME, text, if_version=expected))
         if expected == (self.version if self.there else 0):
             self.paused = self.paused and self.there
             self.acknowledged(reply, again, definition)
@@ -152,7 +159,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     @rule()
     def delete(self) -> None:
-        reply, again = self.twice(lambda: self.store.delete_definition(NAME))
+        reply, again = self.twice(lambda: delete_definition(self.store, NAME))
         if not self.there:
             assert reply == again == Unknown()
             return
@@ -166,9 +173,9 @@ class DefinitionMachine(RuleBasedStateMachine):
         """Send a change, and once more as if its answer had been lost."""
         self.names += 1
         call = f"call{self.names}"
-        self.store._new_call = lambda: call  # type: ignore[method-assign]
+        self.store.new_call = lambda: call  # type: ignore[method-assign]
         replies = send(), send()
-        del self.store._new_call
+        del self.store.new_call
         return replies
 
     # -- beats
@@ -256,7 +263,7 @@ class DefinitionMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_knows_what_was_acknowledged(self) -> None:
-        (known,) = self.store.definitions([NAME])
+        (known,) = read_definitions(self.store, [NAME])
         if not self.log:
             assert known is None
             return

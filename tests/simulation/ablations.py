@@ -219,7 +219,7 @@ load-gone | store/lua/pieces/loaders.lua | what vanished beats loaded doesn't co
 load-loaded-at | store/lua/load.lua | a first load is later than all that are known
 - local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 + local loaded_at = first and 1 or LOADED_AT
-set-in-force | store/lua/set.lua | a definition that is set is put in force in the same step
+set-in-force | features/runtime/lua/set.lua | a definition that is set is put in force in the same step
 - put_in_force(mark, cursor)
 + local _ = mark
 sweep-away | store/lua/sweep.lua | a time in which no beat got to a shard makes none of them old

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_once_beat.features import FEATURES
 from celery_once_beat.settings import WORKER_SAYS
 
 from .kernel import EPOCH, FOREVER, SECOND
@@ -125,7 +126,8 @@ def _edits(draw: random.Random, begin: float, last: float) -> list[dict[str, Any
     from .episode import make_entry
 
     edits: list[dict[str, Any]] = []
-    for number in range(draw.choice([0, 1, 2])):
+    schedules = draw.choice([0, 1, 2])
+    for number in range(schedules if "runtime" in FEATURES else 0):
         name = f"s{number}"
         first = make_entry(draw, draw.choice([2.0, 3.0, 5.0]))
         first["task"] = draw.choice(["once", "late"])

@@ -16,6 +16,7 @@ from simulation.recorder import Line, recorded
 
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
+from celery_once_beat.features.runtime.store import delete_definition, read_definitions, set_definition
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
@@ -118,15 +119,15 @@ class History:
     def define(self) -> None:
         """Mostly beats see it at once."""
         every = self.rng.choice((1, 1, 1, 2))
-        self.store.set_definition(self.entry, f'{{"every": {every}}}', paused=False)
+        set_definition(self.store, self.entry, f'{{"every": {every}}}', paused=False)
         self.see_definition()
 
     def delete(self) -> None:
-        self.store.delete_definition(self.entry)
+        delete_definition(self.store, self.entry)
         self.see_definition()
 
     def see_definition(self) -> None:
-        found = self.store.definitions([self.entry])[0]
+        found = read_definitions(self.store, [self.entry])[0]
         if isinstance(found, r.StoredDefinition) and self.rng.random() < 0.8:
             self.stored = not found.deleted
             self.loaded = found.fingerprint if self.stored else "ten"

@@ -23,6 +23,7 @@ from celery_once_beat.features.orders.store import (
     encode_order,
 )
 from celery_once_beat.features.reserved.store import RECEIVE
+from celery_once_beat.features.runtime.store import SET, Changed, ChangeRecord, Conflict, decode_changes, read_numbers
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
 from celery_once_beat.store.protocol import STATES
@@ -49,11 +50,11 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
         (codec.read_load, ["loaded", A, "12", "new", 1, A], m.Loaded(AT, 12, "new", True, AT)),
         (codec.read_load, ["loaded", B, "12", "same", 0, A], m.Loaded(AT + HOUR, 12, "same", False, AT)),
-        (codec.read_change, ["done", "3", A, "1"], m.Changed(3, AT, True, False)),
-        (codec.read_change, ["done", "3", A], m.Changed(3, AT, False, False)),
-        (codec.read_change, ["same", "3", A, "0"], m.Changed(3, AT, False, True)),
-        (codec.read_change, ["conflict"], m.Conflict(None)),
-        (codec.read_change, ["unknown"], m.Unknown()),
+        (SET.read, ["done", "3", A, "1"], Changed(3, AT, True, False)),
+        (SET.read, ["done", "3", A], Changed(3, AT, False, False)),
+        (SET.read, ["same", "3", A, "0"], Changed(3, AT, False, True)),
+        (SET.read, ["conflict"], Conflict(None)),
+        (SET.read, ["unknown"], m.Unknown()),
         (codec.read_pause, ["unknown"], m.Unknown()),
         (codec.read_pause, ["done"], m.Confirmed()),
         (codec.read_pause, ["done", "text"], m.Confirmed()),
@@ -273,9 +274,9 @@ def test_what_could_not_be_read_stays_an_error() -> None:
     """An answer that is an error is handed on."""
     error = StoreDataError("broken")
     assert codec.read_definition("key", "name", error) is error
-    for read in (codec.read_changes, codec.read_account):
+    for read in (decode_changes, codec.read_account):
         assert read("key", error) is error  # type: ignore[operator]
-    assert codec.read_numbers(error) is error
+    assert read_numbers(error) is error
 
 
 # ------------------------------------------------------------------------------------------------- definitions
@@ -333,18 +334,18 @@ def test_a_definition_that_another_has_changed() -> None:
     """A change that comes too late, and a pause, say what is there now."""
     flat = [word for pair in VALUES.items() for word in pair]
     there = m.StoredDefinition("", "{}", 3, "def:3:abc", AT, AT + HOUR)
-    same(codec.read_change(["conflict", *flat]), m.Conflict(there))
+    same(SET.read(["conflict", *flat]), Conflict(there))
     same(codec.read_pause(["done", *flat]), there)
     with pytest.raises(ValueError, match=r"^found the mark 'other'$"):
-        codec.read_change(["conflict", *flat, "mark", "other"])
+        SET.read(["conflict", *flat, "mark", "other"])
 
 
 def test_changes() -> None:
     """Each change of a definition says when, what, who and why."""
     text = f'3\n{A}\nx\nset\n{{"by": "ann", "note": "why"}}\nbefore'
-    same(codec.read_changes("key", [text]), [m.ChangeRecord(3, AT, "set", "ann", "why", "before")])
+    same(decode_changes("key", [text]), [ChangeRecord(3, AT, "set", "ann", "why", "before")])
     for wrong in ("3", text.replace("set", "s t")):
-        error = codec.read_changes("key", [text, wrong])
+        error = decode_changes("key", [text, wrong])
         assert str(error).startswith("the key 'key' holds what is no change of a schedule: ")
 
 
@@ -363,10 +364,10 @@ def test_orders() -> None:
 
 def test_numbers() -> None:
     """Names with numbers, whichever protocol the server speaks."""
-    same(codec.read_numbers(["a", "1", "b", "2"]), {"a": 1, "b": 2})
-    same(codec.read_numbers([["a", 1.0], ["b", 2.0]]), {"a": 1, "b": 2})
-    same(codec.read_numbers([]), {})
-    same(codec.read_numbers(["a", "inf", "b", "9" * 40, "c", "3"]), {"a": 0, "b": 0, "c": 3})
+    same(read_numbers(["a", "1", "b", "2"]), {"a": 1, "b": 2})
+    same(read_numbers([["a", 1.0], ["b", 2.0]]), {"a": 1, "b": 2})
+    same(read_numbers([]), {})
+    same(read_numbers(["a", "inf", "b", "9" * 40, "c", "3"]), {"a": 0, "b": 0, "c": 3})
 
 
 # ------------------------------------------------------------------------------------------------- entries

@@ -68,7 +68,7 @@ class Part(BeatPart):
                     extra=about("on_failure_unknown", entry=entry.name, task=task),
                 )
 
-    def after_sweep(self, found: Overdue) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
         """Note where there are alerts."""
         self._shards = found.work.get("alerts", ())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Part(BeatPart):
         self._written: set[str] = set()
         self._trouble = ""
 
-    def before_sweep(self, report: BeatReport) -> None:
+    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
         """Say that beat looks at its work."""
         if report.failing:
             self._began = None
@@ -44,8 +45,9 @@ class Part(BeatPart):
             # Before Redis is asked: however late its answer comes, the file isn't younger than what Redis knows.
             self._began = time.time()
             self._touch(TICKS, self._began)
+        return ()
 
-    def after_sweep(self, found: Overdue) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
         """Say that Redis has heard of this beat."""
         if self._began is not None and isinstance(found.heartbeat, Heartbeat):
             self._touch("", self._began)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from celery_once_beat.beat import BeatEntry, add_defined, load_schedule
+from celery_once_beat.beat import BeatEntry, load_schedule
 from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import OrderRecord, read_orders
+from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.schedules import Definition
 from celery_once_beat.status import View, each_window, line_up, newest_start, paused_words
 from celery_once_beat.store import Lookup

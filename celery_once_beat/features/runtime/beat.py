@@ -21,20 +21,23 @@ from typing import TYPE_CHECKING, Any
 from celery.beat import ScheduleEntry
 from celery.utils.log import get_logger
 
+from celery_once_beat.beat.entries import Entries
+from celery_once_beat.beat.entry import BeatEntry
+from celery_once_beat.beat.garbage import uncollected
+from celery_once_beat.beat.guard import guard
+from celery_once_beat.beat.part import BeatPart
+from celery_once_beat.beat.schedule import LoadedSchedule, silence
+from celery_once_beat.beat.sources import Changes
+from celery_once_beat.beat.timetable import Earlier, log_earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import Definition
-from celery_once_beat.store import SHARDS, ChangeRecord, Store, StoredDefinition, raised
+from celery_once_beat.store import SHARDS, BeatReport, Overdue, Store, StoredDefinition, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some
 
-from .entries import Entries
-from .entry import BeatEntry
-from .garbage import uncollected
-from .guard import guard
-from .sources import Changes
-from .timetable import Earlier, log_earlier
+from . import store as definitions
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -54,7 +57,7 @@ _OWED_FOR = timedelta(days=30)
 
 
 def make_defined(
-    entries: Entries, app: Celery, known: StoredDefinition, changes: Sequence[ChangeRecord] = ()
+    entries: Entries, app: Celery, known: StoredDefinition, changes: Sequence[definitions.ChangeRecord] = ()
 ) -> BeatEntry:
     """Return the entry of a definition that the store has; ``changes`` are its last, newest first.
 
@@ -111,6 +114,8 @@ class Defined:
         self._numbers = [0] * SHARDS
         #: For each shard its names, each with the number of its last change.
         self._known: list[dict[str, int]] = [{} for _ in range(SHARDS)]
+        #: For each shard the last change that was known when it was asked: for later ones; 0 asks for all.
+        self._asked = [0] * SHARDS
         #: When each shard was read anew last (``clock.steady``).
         self._anew_at = [-math.inf] * SHARDS
         #: What has changed and isn't read yet.
@@ -123,43 +128,43 @@ class Defined:
         """Whether all that changed up to the last look is in force."""
         return not self._to_read and min(self._anew_at) > -math.inf
 
-    def asks(self) -> list[int]:
-        """Return for each shard the last change that is known: the next sweep asks for later ones. 0 asks for all."""
+    def ask(self) -> list[tuple[Any, ...]]:
+        """Return the commands that ask for what has changed, for :meth:`see`."""
         now = steady()
         asked = [0 if now - anew > 2 * _ANEW else self._numbers[shard] for shard, anew in enumerate(self._anew_at)]
         oldest = min(range(SHARDS), key=self._anew_at.__getitem__)
         if now - self._anew_at[oldest] > _ANEW:
             asked[oldest] = 0
-        return asked
+        self._asked = asked
+        return definitions.ask_changed(self._store, asked)
 
     def sweep(self) -> None:
         """Look and read all that has changed, as long as that takes; raises StoreUnavailableError. No beat does it."""
-        asked = self.asks()
-        found = self._store.changed_since(asked)
-        self.see(asked, found)
+        self.see(self._store.trip.read(self.ask()))
         while self._to_read:
             self.read()
 
-    def see(self, asked: Sequence[int], found: Sequence[dict[str, int] | OnceError]) -> None:
-        """Put in force what a sweep found; ``asked`` is what :meth:`asks` said before it.
+    def see(self, replies: Sequence[Any]) -> None:
+        """Put in force what a sweep found, by the replies to :meth:`ask`.
 
         What there is no time for is left to the next call. Raises StoreUnavailableError.
         """
         readable: dict[int, dict[str, int]] = {}
-        for shard, names in enumerate(found):
+        for shard, names in enumerate(map(definitions.read_numbers, replies)):
             if isinstance(names, OnceError):
                 if not isinstance(names, StoreUnavailableError):  # the sweep says that
                     self._source.leave_out(f"shard {shard}", str(names))
                 continue
             self._source.wrong.pop(f"shard {shard}", None)
             readable[shard] = names
-        self._note(asked, readable)
+        self._note(readable)
         self.read()
 
-    def _note(self, asked: Sequence[int], found: Mapping[int, dict[str, int]]) -> None:
+    def _note(self, found: Mapping[int, dict[str, int]]) -> None:
+        asked = self._asked
         moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
         # Asked after the names: what is deleted in between is seen here, and once more at the next sweep.
-        gone = dict(zip(moved, self._store.deleted_since(moved) if moved else (), strict=True))
+        gone = dict(zip(moved, definitions.deleted_since(self._store, moved) if moved else (), strict=True))
         missing = [self._known[shard].keys() - names.keys() for shard, names in found.items() if not asked[shard]]
         lost = self._without_trace([*itertools.chain.from_iterable(missing)])
         now = steady()
@@ -196,7 +201,7 @@ class Defined:
 
     def _without_trace(self, names: Sequence[str]) -> set[str]:
         """Return those of which the store has no definition, not even a deleted one; raises StoreUnavailableError."""
-        found = self._store.definitions(names) if names else ()
+        found = definitions.read_definitions(self._store, names) if names else ()
         return {name for name, each in zip(names, found, strict=True) if each is None}
 
     def _log_lost(self, names: Collection[str]) -> None:
@@ -235,9 +240,9 @@ class Defined:
 
     def _read_chunk(self, names: list[str]) -> StoreUnavailableError | None:
         """Read these; returns why some of them couldn't be: a node of a cluster is away. They are read later."""
-        found = self._store.definitions(names)
+        found = definitions.read_definitions(self._store, names)
         changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
-        changes = dict(zip(changed, self._store.changes(changed) if changed else (), strict=True))
+        changes = dict(zip(changed, definitions.read_changes(self._store, changed) if changed else (), strict=True))
         made: list[BeatEntry] = []
         gone: list[str] = []
         lost: list[str] = []
@@ -260,7 +265,7 @@ class Defined:
         self._log_lost(lost)
         return away
 
-    def _make(self, known: StoredDefinition, changes: Sequence[ChangeRecord]) -> list[BeatEntry]:
+    def _make(self, known: StoredDefinition, changes: Sequence[definitions.ChangeRecord]) -> list[BeatEntry]:
         """Return the entry of a definition; none where that is in force already."""
         entry, old = make_defined(self._entries, self._app, known, changes), self._source.entries.get(known.name)
         self._source.wrong.pop(known.name, None)
@@ -289,10 +294,10 @@ class Defined:
         """
         asked = list(names)
         deleted: dict[str, BeatEntry] = {}
-        found = dict(zip(asked, self._store.definitions(asked), strict=True))
+        found = dict(zip(asked, definitions.read_definitions(self._store, asked), strict=True))
         there = {name for name, each in found.items() if isinstance(each, OnceError)}  # who reads it says why
         known = [each for each in found.values() if isinstance(each, StoredDefinition)]
-        changed = self._store.changes([each.name for each in known]) if known else []
+        changed = definitions.read_changes(self._store, [each.name for each in known]) if known else []
         for each, changes in zip(known, changed, strict=True):
             if not each.deleted:
                 there.add(each.name)
@@ -304,3 +309,42 @@ class Defined:
             if each.name not in deleted:
                 there.add(each.name)
         return deleted, there
+
+
+def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
+    """Add the entries that people set at run time; raises StoreUnavailableError.
+
+    Returns what read them: given again, it reads only what changed since.
+    """
+    if defined is None:
+        defined = Defined(store, loaded.entries, app)
+    with silence():
+        defined.sweep()
+    return defined
+
+
+class Part(BeatPart):
+    """A beat's source of these entries."""
+
+    def __init__(self, beat: Any) -> None:
+        super().__init__(beat)
+        self._defined = Defined(beat.store, beat.entries, beat.app)
+        self._replies: Sequence[Any] = ()
+
+    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
+        """Ask what has changed."""
+        return self._defined.ask()
+
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
+        """Keep what has changed for :meth:`poll`."""
+        self._replies = replies
+
+    def poll(self) -> None:
+        """Put it in force."""
+        self._defined.see(self._replies)
+        if not self._defined.all_read:
+            self._beat.recovery.hurry()
+
+    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
+        """Look up definitions that were deleted."""
+        return self._defined.find(names)

@@ -1,0 +1,170 @@
+"""Definitions in the store: the verbs that change them, and how they are read. ``load`` and ``pause`` know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, TypeVar
+
+from celery_once_beat.errors import OnceError, StoreDataError
+from celery_once_beat.store import SHARDS, ActedOn, Store, StoredDefinition, Unknown, codec
+from celery_once_beat.store.scripts import CHANGE, Verb
+from celery_once_beat.windows import parse_instant
+from celery_once_beat.wording import shown
+
+
+@dataclass(frozen=True)
+class Changed(ActedOn):
+    """The change was made, now or when this call was sent before; ``at`` is aware UTC.
+
+    ``same``: all was as asked for, and nothing was changed.
+    """
+
+    version: int
+    at: datetime
+    paused: bool = False
+    same: bool = False
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """There is another version than the caller expected; ``current`` is what there is, None: nothing."""
+
+    current: StoredDefinition | None
+
+
+@dataclass(frozen=True)
+class ChangeRecord:
+    """One record of a definition's changes, newest first. ``at`` is aware UTC."""
+
+    version: int
+    at: datetime
+    what: str
+    by: str
+    note: str
+    #: The JSON that was in force until then; '' where none was, or it stayed.
+    replaced: str
+
+
+ChangeReply = Changed | Conflict | Unknown
+R = TypeVar("R", bound=ChangeReply)
+
+
+def _read(reply: list[Any]) -> ChangeReply:
+    match reply[0]:
+        case "done" | "same":
+            paused = len(reply) > 3 and bool(codec.whole(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
+            return Changed(codec.whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
+        case "conflict":
+            return Conflict(codec.make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
+    return Unknown()
+
+
+_KEYS = "def entry changes defs gone"
+_SET = f"{CHANGE} text paused if_version:number counts_from:instant"
+SET = Verb("set", _KEYS, _SET, _read, waits=True, feature="runtime")
+DELETE = Verb("delete", _KEYS, f"{CHANGE} if_version:number", _read, waits=True, feature="runtime")
+
+
+def set_definition(
+    store: Store,
+    name: str,
+    text: str,
+    words: str = "{}",
+    *,
+    if_version: int | None = None,
+    paused: bool | None = None,
+    counts_from: datetime | None = None,
+) -> Changed | Conflict:
+    """Set the definition of ``name`` to ``text``, JSON; it counts from now.
+
+    ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
+    ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
+    """
+    given = {"if_version": if_version, "paused": None if paused is None else int(paused), "counts_from": counts_from}
+    reply = store.trip.one(store.change_call(SET, name, words, text=text, **given))
+    assert not isinstance(reply, Unknown)
+    return _named(reply, name)
+
+
+def delete_definition(store: Store, name: str, words: str = "{}", *, if_version: int | None = None) -> ChangeReply:
+    """Delete the definition of ``name``; else as :func:`set_definition`. What is open continues to its outcome."""
+    return _named(store.trip.one(store.change_call(DELETE, name, words, if_version=if_version)), name)
+
+
+def _named(reply: R, name: str) -> R:
+    """Put the name into what a conflict says is there."""
+    if isinstance(reply, Conflict) and reply.current is not None:
+        return Conflict(replace(reply.current, name=name))  # type: ignore[return-value]
+    return reply
+
+
+def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinition | OnceError | None]:
+    """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
+
+    Of a cluster one node may be away: that is the error of its names alone.
+    """
+    keys = [store.keys.of_entry("def", name) for name in names]
+    replies = store.trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
+    return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
+
+
+def ask_changed(store: Store, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
+    """Return the commands that ask for the definitions that have changed since the change of that number of each shard.
+
+    The one of that number is among the answers, as long as the store knows it; each is read by :func:`read_numbers`.
+    """
+    return [
+        ("ZRANGEBYSCORE", store.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
+        for shard, number in enumerate(numbers)
+    ]
+
+
+def definition_names(store: Store) -> list[dict[str, int] | OnceError]:
+    """Return for each shard the names of its definitions, each with the number of its last change."""
+    found = map(read_numbers, store.trip.read(ask_changed(store, [0] * SHARDS)))
+    return [each if isinstance(each, OnceError) else {name: each[name] for name in each if name} for each in found]
+
+
+def deleted_since(store: Store, numbers: Mapping[int, int]) -> list[dict[str, int] | OnceError]:
+    """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
+    asked = [(store.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
+    commands = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
+    return [*map(read_numbers, store.trip.run_with([], commands)[1])]
+
+
+def read_changes(store: Store, names: Sequence[str]) -> list[list[ChangeRecord] | OnceError]:
+    """Return the last changes of each of ``names``, newest first; else as :func:`read_definitions`."""
+    keys = [store.keys.of_entry("changes", name) for name in names]
+    replies = store.trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
+    return [decode_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
+
+
+def decode_changes(key: str, reply: Any) -> list[ChangeRecord] | OnceError:
+    """Read a definition's changes, ``key``, newest first."""
+    if isinstance(reply, OnceError):
+        return reply
+    records = []
+    for text in reply:
+        try:
+            version, at, _, what, words, replaced = text.split("\n")
+            number, said = codec.whole(version), codec.read_said(words)
+            records.append(ChangeRecord(number, parse_instant(at), codec.read_text(what), *said, replaced))
+        except ValueError as exc:
+            return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
+    return records
+
+
+def read_numbers(reply: Any) -> dict[str, int] | OnceError:
+    """Read names with the numbers of their last changes."""
+    if isinstance(reply, OnceError):
+        return reply
+    return {name: _whole_or_0(score) for name, score in codec.as_pairs(reply)}  # 0: it is read as if it had changed
+
+
+def _whole_or_0(score: float) -> int:
+    try:
+        return codec.whole(score)
+    except ValueError:
+        return 0
