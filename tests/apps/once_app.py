@@ -24,7 +24,7 @@ from ledger import Ledger
 
 from celery_once_beat import OnceTask, current_window, signals
 from celery_once_beat.settings import Settings
-from celery_once_beat.signals import window_missed, window_refused, window_succeeded
+from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
 from celery_once_beat.windows import format_instant, parse_instant
 
 install()
@@ -145,6 +145,11 @@ if hasattr(signals, "window_late"):  # an old package has none
     @signals.entry_paused.connect
     def note_paused(window, note, **_):
         ledger.write("paused", entry=window.entry, note=note)
+
+
+@window_stale.connect
+def note_stale(window, **_):
+    note("stale", window)
 
 
 @window_refused.connect

@@ -17,7 +17,7 @@ from stage import T0, nth
 from system import System
 
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, LoadRequest
+from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, Confirmation, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
 
@@ -61,7 +61,7 @@ class Waiting:
         )
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
         assert isinstance(claimed, Claimed)
-        store.confirm_many([(WindowKey(entry, window.start), claimed.turn, True, 600.0)])
+        store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.turn, 1, 600.0)])
         self.send(task, *args, headers=encode_headers(window))
 
     def send(self, task: str, *args: Any, **options: Any) -> str:
