@@ -266,13 +266,12 @@ class Recovery:
         return jobs, away
 
     def _consumed(self) -> set[str] | None:
-        """Return the queues that workers consume; None where that isn't known. Raises StoreUnavailableError."""
+        """Return the queues that workers consume; None where that isn't known."""
         try:
             workers, unreadable = self._store.workers(self._clock.now(), WORKER_TTL)
-        except StoreUnavailableError:
-            raise
         except OnceError as exc:
-            self._log_once("workers", exc, about("workers_unreadable", owner=self._beat))
+            if not isinstance(exc, StoreUnavailableError):  # else a node of a cluster: other nodes' windows go on
+                self._log_once("workers", exc, about("workers_unreadable", owner=self._beat))
             return None
         self._logged.end("workers")
         queues = {queue for worker in workers.values() for queue in worker.queues}
