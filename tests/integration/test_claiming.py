@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -18,14 +20,14 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 from processes import wait_until
 from proxy import Proxy
-from servers import RedisServer
+from servers import RedisServer, without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.claiming import Claiming, Claims
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.verbs import Store
 
@@ -36,6 +38,17 @@ LOGGER = "celery_once_beat.beat.claiming"
 
 def work() -> None:
     """A task that nobody runs here."""
+
+
+class Fickle(BaseSchedule):
+    """Every minute, until it is broken: what users write that reads a database, say."""
+
+    broken = False
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        if self.broken:
+            raise RuntimeError("no idea")
+        return last_run_at + MINUTE - self.now()
 
 
 class Beat:
@@ -301,3 +314,114 @@ def test_a_beat_that_is_told_to_end_waits_for_no_server(beat: Beat, monkeypatch:
         may_go_on.set()
         telling.join()
         wait_until(answered.is_set, "the load that was asked for has ended", 30)
+
+
+def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> None:
+    """The beat loads its entries anew, from the cursors that it knew: no window is lost. A one-off runs no more."""
+    once = beat.entry("once")
+    once.schedule.one_off = True
+    beat.load(beat.entry("a"), once)
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("once", 1)]
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    assert not beat.claim(2).won
+    beat.claiming.load(["beat-1"])
+    assert starts(beat.claim(2)) == [("a", 2)]
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1, 2])
+def test_a_claim_that_no_replica_has_wins_nothing(beat: Beat, redis_url: str, lost: int | None) -> None:
+    """Nothing is published on it, also where one entry's data is lost: it is asked for again, and no window is lost."""
+    beat.load(*map(beat.entry, "abc"))
+    if lost is not None:
+        in_order = sorted(beat.rows, key=beat.rows.order)  # as they are claimed
+        with redis.Redis.from_url(redis_url) as client:
+            client.delete(beat.store.entry_key(in_order[lost].name))
+    beat.store.trip.settings = replace(beat.settings, wait_replicas=1)  # the replica has gone
+    claims = beat.claim(1)
+    assert isinstance(claims.away, UncertainWriteError)
+    assert not claims.won
+    assert not claims.lost
+    beat.store.trip.settings = beat.settings  # as if the replica were back
+    beat.claiming.load(["beat-1"])
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[..., Beat], redis_url: str) -> None:
+    """It wins nothing of that entry, and loses nothing else; it asks at none of its looks while the other lives."""
+    old, new = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
+    old.load(old.entry("a"), old.entry("b"))
+    new.load(new.entry("a", 30.0), new.entry("b"))
+    assert starts(old.claim(1)) == [("b", 1)]
+    row = old.rows.get("a")
+    assert row is not None
+    assert old.rows.unloaded() == [row], "a refused claim doesn't rest: its load says by whom"
+    for _ in range(2):
+        old.claiming.load(["beat-1", "beat-2"])
+        assert not old.rows.unloaded()
+        assert "beat-2 loaded another definition" in row.trouble
+    new.store.leave("beat-2")
+    old.claiming.load(["beat-1"])
+    assert row.cursor is not None
+    assert not row.trouble
+
+
+def test_a_schedule_that_breaks_later(beat: Beat) -> None:
+    """It rests, and is asked again later; the others go on. None of its windows is lost."""
+    fickle = Fickle(app=beat.app)
+    beat.load(beat.entry("a", fickle), beat.entry("b"))
+    fickle.broken = True
+    assert starts(beat.claim(1)) == [("b", 1)]
+    fickle.broken = False
+    beat.rows.wake(steady() + RETRY_AFTER)
+    beat.claiming.load(["beat-1"])
+    assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)]
+
+
+def test_a_definition_that_changed_behind_the_rows(beat: Beat) -> None:
+    """Nothing of it is claimed: it has to be loaded first. One that was made anew and says the same goes on."""
+    beat.load(*map(beat.entry, "abc"))
+    beat.schedule["a"], beat.schedule["c"] = beat.entry("a", 30.0), beat.entry("c")
+    claims = beat.claim(1)
+    assert claims.replaced
+    assert sorted(starts(claims)) == [("b", 1), ("c", 1)]
+    del beat.schedule["b"]
+    assert starts(beat.claim(2)) == [("c", 2)], "nor of one that is gone"
+
+
+def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long outage there is much to look through: what there was no time for stays due."""
+    beat.load(*map(beat.entry, "abc"))
+    with monkeypatch.context() as patch:
+        patch.setattr("celery_once_beat.beat.claiming._PLANNING", -1.0)
+        assert not beat.claim(1).won
+    assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
+    """Redis was away meanwhile: nothing has happened, and what came due counts."""
+    beat.load(beat.entry("a"))
+    beat.claiming.unload_entries(beat.rows.refresh({}))
+    beat.load(beat.entry("a"))
+    account = beat.store.account("a")
+    assert account is not None
+    assert account.cursor == T0
+    assert account.fingerprint not in (None, "-")
+
+
+def test_who_can_not_be_loaded_keeps_no_other_from_it(
+    new_beat: Callable[..., Beat], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster one node is away: all others' entries are loaded, though there isn't time for all at once."""
+    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry at a time
+    names = [f"entry-{n}" for n in range(400)]
+    away = [name for name in names if Store.shard_of(None, name) == 3]  # type: ignore[arg-type]
+    here = next(name for name in names if name not in away)
+    with without_shard(redis_url, 3) as url:
+        beat = new_beat(url)
+        beat.schedule = {name: beat.entry(name) for name in [here, *away]}
+        beat.rows.refresh(beat.schedule)
+        for _ in range(len(away) + 1):
+            with contextlib.suppress(StoreUnavailableError):
+                beat.claiming.load(["beat-1"])
+        assert {row.name for row in beat.rows.unloaded()} == {*away}

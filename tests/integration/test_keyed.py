@@ -7,10 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from contextvars import copy_context
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -21,7 +24,7 @@ from servers import free_port
 from system import System
 
 from celery_once_beat import OnceTask, Window, once
-from celery_once_beat.errors import SettingError
+from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features.keyed import task as keyed
 from celery_once_beat.features.keyed.store import Elsewhen, begin_now, claim_key, confirm_key
 from celery_once_beat.features.keyed.task import _app_at
@@ -296,6 +299,109 @@ def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None
     window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))
     assert window is not None
     assert window.start == start
+
+
+def test_keys_are_told_from_each_other(redis_url: str) -> None:
+    """A text, a number, a UUID and a tuple of these each name windows of their own; a number is its text."""
+
+    class Kind(str, Enum):
+        MAIL = "mail"
+
+    user = UUID(int=7)
+    keys = ["mail", 7, user, ("mail", 7), ("mail", "7,8"), ("mail", "7", "8"), ("mail:7",), "mail:7", (user, -1)]
+    for key in [*keys, *keys, Kind.MAIL, "7", str(user), ("mail", "7")]:
+        with once(key, **YEARLY, url=redis_url) as window:
+            assert (window is None) == (key not in keys), key
+        keys = [other for other in keys if other is not key]
+
+
+def test_children_are_told_from_each_other() -> None:
+    """A window is entry and start: each entry's task sends its own, also where a name is long or odd."""
+    task = _app_at("redis://127.0.0.1:1/0").task(wait_until, name="tests.child", base=OnceTask, shared=False)
+    start = datetime(2026, 11, 21, 8, tzinfo=UTC)
+    entries = ["news", "bills", "bills:ann", "x" * 5000, "x" * 5001, task.name]
+    names = {
+        keyed.Child(task, user, Window(entry, start, None), None, None)._name
+        for entry in entries
+        for user in ("ann", "bob")
+    }
+    assert len(names) == 2 * len(entries)
+    assert max(map(len, names)) < 100
+
+
+def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
+    """One that stands in a beat schedule too, or in two zones, isn't changed, nor seen in the other's zone."""
+    at_two = crontab(hour=2, minute=0)
+    app = at_two.app = Celery("owner", set_as_current=False)
+    assert str(at_two.tz) == "UTC"
+    now = datetime(2026, 7, 2, 12, tzinfo=UTC)
+    starts = [
+        keyed._window_at(once("job", every=at_two, tz=tz, url=redis_url)._schedule, "job", now).start.hour
+        for tz in ("Europe/Berlin", "America/New_York")
+    ]
+    assert starts == [0, 6]
+    assert (at_two.app, str(at_two.tz)) == (app, "UTC")
+
+
+def test_exit_stacks_that_are_left_in_another_context(redis_url: str, raw: redis.Redis) -> None:
+    """None ends a lease early; of several of one object it may last until the last of them is left."""
+    shared = once("stack", **YEARLY, url=redis_url)
+    first, second = ExitStack(), ExitStack()
+    window = in_another_context(lambda: first.enter_context(shared))
+    assert window is not None
+    assert in_another_context(lambda: second.enter_context(shared)) is None
+    in_another_context(first.close)
+    assert window.held
+    in_another_context(second.close)
+    assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
+    outer = ExitStack()
+    threads = once("threads", **YEARLY, url=redis_url)
+    assert outer.enter_context(threads) is not None
+    with ExitStack() as inner:
+        assert in_another_context(lambda: inner.enter_context(threads)) is None
+        outer.close()  # in the context in which it was entered
+        assert {raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")} == {"done"}
+
+
+def test_what_only_its_result_shows_to_run_later_has_failed(redis_url: str, raw: redis.Redis) -> None:
+    """A wrapper that returns a coroutine or a generator: it is closed, and the window isn't done."""
+
+    async def coroutine() -> None:
+        pytest.fail("it ran")
+
+    def generator() -> Iterator[None]:
+        yield
+
+    for number, made in enumerate((coroutine, generator)):
+        later = once(f"later-{number}", **YEARLY, url=redis_url)(partial(lambda made: made(), made))
+        with pytest.raises(SettingError, match=r"found .*<lambda>, whose body runs after its call"):
+            later()
+    assert {raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")} == {"failed"}
+
+
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
+def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis, exits: type[BaseException]) -> None:
+    """It records nothing: the lease runs out, and the next caller begins."""
+    turn = once("exits", **YEARLY, url=redis_url, lease=0.5)
+    with pytest.raises(exits), turn:
+        raise exits
+    wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 60)
+    with turn as window:
+        assert window.attempt == 2
+
+
+def test_what_no_replica_has_begun_is_given_back(
+    redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It isn't run on, nor without Redis at all; the next caller isn't told that another has it."""
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
+    app = Celery("lonely", broker=redis_url, set_as_current=False)
+    app.conf.once_beat_wait_replicas = 1
+    with pytest.raises(UncertainWriteError), once("lonely", **YEARLY, app=app, lease=0.5):
+        pytest.fail("it ran")
+    wait_until(lambda: not raw.keys("once:*run:lonely:*"), "it is given back", 60)
+    with pytest.raises(StoreUnavailableError), once("away", **YEARLY, url=f"redis://127.0.0.1:{free_port()}/0"):
+        pytest.fail("it ran")
 
 
 # -------------------------------------------------------------------------------------------------------- the verbs

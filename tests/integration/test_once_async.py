@@ -8,8 +8,9 @@ import inspect
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -391,3 +392,96 @@ def test_apply_once_async(system: System, run: Run) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ many processes
+
+
+# ------------------------------------------------------------------------------------------------- how a body may end
+
+
+def test_failures_and_exits(redis_url: str, raw: redis.Redis, run: Run) -> None:
+    """What the body raises is the caller's; the window has failed. An exit is no end."""
+
+    @once("fails", **YEARLY, url=redis_url)
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    @once("exits", **YEARLY, url=redis_url, lease=0.5)
+    async def exits() -> None:
+        raise SystemExit
+
+    with pytest.raises(ZeroDivisionError):
+        run(fails())
+    with pytest.raises(SystemExit):
+        run(exits())
+    assert ends(raw)["fails"] == "failed"
+    wait_until(lambda: "exits" not in ends(raw), "its lease has run out", 60)
+
+
+def test_a_coroutine_that_is_closed(redis_url: str, raw: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """As where somebody stops its loop. It may not wait for anything: its lease runs out, and that is said."""
+    caplog.set_level(logging.INFO, LOGGER)
+    entered = []
+
+    async def body() -> None:
+        async with once("body", **YEARLY, url=redis_url, lease=0.5):
+            entered.append(True)
+            await asyncio.Event().wait()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(body())
+    while not entered:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is, by this test
+    loop.close()
+    task.get_coro().close()  # type: ignore[union-attr]
+    assert actions(caplog) == ["window_left"]
+    wait_until(lambda: "body" not in ends(raw), "its lease has run out", 60)
+
+
+def test_blocks_that_are_left_in_another_task(redis_url: str, raw: redis.Redis, run: Run) -> None:
+    """As a web framework does with a dependency that yields: each ends where it is left, and none ends early."""
+    shared = once("web", **YEARLY, url=redis_url)
+
+    @asynccontextmanager
+    async def dependency() -> AsyncIterator[Window | None]:
+        async with shared as window:
+            yield window
+
+    async def in_a_task(call: Awaitable[Any]) -> Any:
+        async def awaits() -> Any:
+            return await call
+
+        return await asyncio.create_task(awaits())
+
+    async def main() -> None:
+        first, second = dependency(), dependency()
+        window = await in_a_task(first.__aenter__())
+        assert window is not None
+        assert await in_a_task(second.__aenter__()) is None
+        await in_a_task(second.__aexit__(None, None, None))
+        assert window.held
+        await in_a_task(first.__aexit__(None, None, None))
+        assert ends(raw) == {"web": "done"}
+
+    run(main())
+    assert not shared._inside
+
+
+def test_a_machine_without_threads(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has none left when a body ends: that is recorded all the same, and no lease is renewed for ever."""
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "once-awaited":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def main() -> None:
+        async with once("late", **YEARLY, url=redis_url):
+            await until(lambda: not threads(), "those of its begin end")
+            monkeypatch.setattr(threading.Thread, "start", none_left)
+        async with once("none", **YEARLY, url=redis_url) as window:
+            assert window is not None
+
+    asyncio.run(main())
+    assert ends(raw) == {"late": "done", "none": "done"}

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -28,7 +29,7 @@ from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import name_broker
 from celery_once_beat.store.model import ClaimRequest, Confirmation
@@ -37,6 +38,7 @@ from celery_once_beat.windows import (
     WindowKey,
     decode_headers,
     find_headers,
+    next_start,
 )
 
 QUEUE = "scheduler"
@@ -305,6 +307,107 @@ def test_a_base_that_raises_in_a_tick(
     tick_until(scheduler, lambda: messages(redis_url) >= 3, "windows are published")
     (record,) = said(caplog, "tick_failed")
     assert "not now" in record.getMessage()
+
+
+def test_windows_before_a_base_that_raises_at_first(schedulers: Callable[..., Any]) -> None:
+    """Nobody has seen a schedule without its entry: what came due while no beat ran still counts."""
+    first = schedulers()
+    tick_until(first, lambda: (found := first.store.account("tick")) and found.open, "a window is claimed")
+    before = first.store.account("tick")
+    first.close()
+    second = schedulers(Moody)
+    wait_until(lambda: next_start(schedule(0.1), before.cursor) < datetime.now(timezone.utc), "one passes", 60)
+    second.tick()
+    second.moody = False
+    tick_until(second, lambda: second.store.account("tick").cursor > before.cursor, "the second beat goes on")
+    assert second.store.account("tick").since == before.since
+
+
+def test_a_base_that_can_not_keep_last_run_at(
+    redis_url: str, schedulers: Callable[..., OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A base whose ``reserve`` raises costs no window, and is said once."""
+
+    class Forgetful(OnceScheduler):
+        def reserve(self, entry: object) -> object:
+            raise RuntimeError("the database is away")
+
+    tick_until(schedulers(Forgetful), lambda: messages(redis_url) >= 3, "windows are published")
+    assert len(said(caplog, "entry_not_advanced")) == 1
+
+
+def test_a_countdown_counts_from_the_first_publish(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """What is published again doesn't wait once more."""
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"countdown": 30}}
+    app.conf.beat_schedule = {"tick": every}
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
+    row = scheduler.entries.get("tick")
+    assert row is not None
+    for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
+        scheduler._publish([Job(row, start, 1, None, again=True)], steady())
+    assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
+
+
+def test_a_confirm_that_redis_does_not_take(
+    app: Celery, redis_url: str, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
+) -> None:
+    """What was claimed is published all the same; it stays open, and is published again under the same id."""
+    server = start_redis(appendonly=True)
+    app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=1.0)
+    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"anchor": soon()}}}
+    app.conf.beat_schedule = {"tick": every}
+    ids: list[str] = []
+
+    class Unlucky(OnceScheduler):
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            if not ids:
+                server.kill()
+            ids.append(super().apply_async(*args, **kwargs).id)
+
+    scheduler = schedulers(Unlucky)
+    tick_until(scheduler, lambda: ids, "a window is published")
+    assert messages(redis_url) == 1
+    server.restart()
+    tick_until(scheduler, lambda: len(ids) > 1, "it is published again")
+    assert len({*ids}) == 1
+
+
+def test_replicas_are_back_for_a_beat_that_wins_nothing(
+    schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its looks tell, where no window is due: it isn't said to be away for ever. One line each, begin and end."""
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
+    scheduler = schedulers()
+    trip = scheduler.store.trip
+    tick_until(scheduler, lambda: scheduler.entries.all_loaded, "the entry is loaded")
+    trip.settings = replace(trip.settings, wait_replicas=1)  # the replica has gone
+    tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
+    with pytest.raises(UncertainWriteError):
+        scheduler.store.set_paused("tick", paused=True)
+    for _ in range(3):
+        scheduler.recovery.hurry()
+        scheduler.tick()
+    assert scheduler._store_down_since, "no replica has what those ticks wrote"
+    trip.settings = replace(trip.settings, wait_replicas=0)  # as if the replica were back
+    tick_until(scheduler, lambda: not scheduler._store_down_since, "it says so")
+    assert [len(said(caplog, action)) for action in ("store_away", "store_back")] == [1, 1]
+
+
+def test_a_sweep_finds_that_the_store_lost_all(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
+) -> None:
+    """Where nothing is due for long: its entries are there again at once, from the cursors that the beat knew."""
+    app.conf.beat_schedule["tick"]["schedule"] = timedelta(days=1)
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: scheduler.store.account("tick"), "the entry is loaded")
+    before = scheduler.store.account("tick")
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    tick_until(scheduler, lambda: scheduler.store.account("tick"), "it is loaded again")
+    assert scheduler.store.account("tick").cursor == before.cursor  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("protocol", [1, 2])

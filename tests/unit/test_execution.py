@@ -17,7 +17,7 @@ from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.windows import encode_call, encode_headers
+from celery_once_beat.windows import decode_headers, encode_call, encode_headers, find_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.execution import DELIVERY, _delay
 from celery_once_beat.worker.notes import notes_of
@@ -316,3 +316,31 @@ def test_a_request_class_that_cannot_be_combined() -> None:
         task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
         with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.worker.request"):
             request_class(task)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
+    """Also where another tool nests headers, so that Celery would forget those at the top."""
+    task = app.task(work, name="proj.task", shared=False)
+    window = Window("nightly", NOW, NOW + timedelta(hours=1))
+    message = {"id": "1", "task": task.name, "args": (), "kwargs": {}, **encode_headers(window)}
+    if nested:
+        message["headers"] = {"trace": "1"}
+    headers = task.signature_from_request(Context(message), retries=1).options["headers"]
+    assert decode_headers(find_headers(headers)) == window
+    assert ("trace" in headers) == nested
+
+
+def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
+    """Eagerly too: so apply_once(window=self.window) means the same in each."""
+    seen = []
+
+    @app.task(bind=True, max_retries=3, shared=False)
+    def flaky(self: Any) -> None:
+        seen.append(self.window)
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+
+    flaky.apply()
+    assert len(seen) == 3
+    assert len({*seen}) == 1
