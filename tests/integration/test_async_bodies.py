@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from celery import Celery
 from processes import wait_until
 from system import System
 
-from celery_once_beat import OnceScheduler, OnceTask, Window, current_window
+from celery_once_beat import OnceScheduler, OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError, SettingError
 from celery_once_beat.testing import executing, window
 from celery_once_beat.worker import check_tasks
@@ -247,3 +248,60 @@ def test_windows_in_a_pool_that_awaits(system: System) -> None:
     after = Counter(event["start"] for event in system.ledger.read("after"))
     assert after == Counter(start for how, start in ran if how == "awaited 1")
     assert all(event["held"] and event["same"] for event in system.ledger.read("ran"))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
+)
+@pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
+def test_a_forked_process_knows_no_window(app: Celery, call: Any, within: bool) -> None:
+    """A process of a pool outlives the body that forked it, and would take its window for that of each later one."""
+
+    @app.task(bind=True, shared=False)
+    def report(self) -> list[bool]:
+        window = self.window
+        looks = [lambda: self.window, lambda: copy_context().run(lambda: self.window)]
+        return [*map(refused, looks), in_child(lambda: current_window() is None), in_child(lambda: bool(window.key))]
+
+    def refused(look: Any) -> bool:
+        def raises() -> bool:
+            with pytest.raises(RecordError, match=r"found a process that .*write 'key = self\.window\.key' there"):
+                look()
+            return True
+
+        return in_child(raises)
+
+    with executing(report, TWO) if within else nullcontext():
+        assert call(report) == [True] * 4
+
+
+def in_child(look: Any) -> bool:
+    """Whether ``look`` returns True in a forked process."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if look() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_the_innermost_counts(app: Celery, redis_url: str) -> None:
+    """A block in a body, and a body that a block calls."""
+
+    @app.task(shared=False)
+    def inner() -> Any:
+        return current_window()
+
+    @app.task(shared=False)
+    def outer() -> Any:
+        with once("block", every="366d", url=redis_url) as block:
+            with once("block", every="366d", url=redis_url):
+                assert current_window() is block
+            assert inner() not in (block, TWO)
+            assert async_to_sync(asyncio.to_thread)(current_window) is block
+        return current_window()
+
+    with executing(outer, TWO):
+        assert outer() is TWO

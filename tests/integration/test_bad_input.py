@@ -7,13 +7,19 @@ import re
 from threading import Thread
 from threading import enumerate as enumerate_threads
 
+import filled
 import pytest
+import redis
 from celery import Celery
 from celery.beat import Scheduler, Service
 from processes import wait_until
 from system import System
 
-from celery_once_beat.worker import task
+from celery_once_beat import OnceTask
+from celery_once_beat.errors import SettingError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
+from celery_once_beat.worker import check_tasks, task
 
 
 @pytest.mark.parametrize(
@@ -128,3 +134,41 @@ def test_a_request_class_that_cannot_be_combined(system: System) -> None:
     (line,) = [line for line in worker.log.splitlines() if "CRITICAL" in line]
     assert "Request: found <class 'dict'>, expected a subclass of celery.worker.request.Request" in line
     assert "Traceback" not in worker.log
+
+
+def test_a_forgotten_stock_beat_is_warned_of(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have run alone for days when the first beats that claim windows are deployed beside it."""
+    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
+    app = Celery("stock", broker=redis_url, set_as_current=False)
+    service = Service(app, scheduler_cls=Scheduler)
+    looks = Thread(target=task._warn_of_others, args=[service], daemon=True)
+    with redis.Redis.from_url(redis_url) as client:
+
+        def accepted() -> int:
+            return int(client.info("stats")["total_connections_received"])
+
+        before = accepted()
+        looks.start()
+        wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
+        assert looks.is_alive()
+        assert "this beat runs" not in caplog.text
+        store = Store(Settings.from_app(app))
+        filled.beat_lives(store)
+        looks.join(30)
+        store.close()
+    assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
+
+
+def test_a_property_of_a_task_that_raises() -> None:
+    """It is named as a wrong attribute is."""
+
+    class Asks(OnceTask):
+        abstract = True
+        once_lease = property(lambda _: {}["lease"])
+
+    with Celery("tests", set_as_current=False) as app:
+        app.register_task(type("Task", (Asks,), {"name": "tests.asks", "run": lambda _: None})())
+        with pytest.raises(SettingError, match=r"^task 'tests.asks', once_lease: can't be read: KeyError\('lease'\)$"):
+            check_tasks(app)

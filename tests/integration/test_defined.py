@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 import redis
 from celery import Celery
 
+from celery_once_beat import Schedules
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
+from celery_once_beat.features.runtime import beat as module
 from celery_once_beat.features.runtime.beat import Defined, make_defined
 from celery_once_beat.features.runtime.store import delete_definition, read_changes, read_definitions, set_definition
 from celery_once_beat.schedules import Definition
@@ -181,3 +185,71 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     Definition.of("proj.a", 60).check("right", settings)
     with pytest.raises(SettingError, match="once_beat_runtime_tasks"):
         Definition.of("other.a", 60).check("wrong", settings)
+
+
+def test_a_deletion_is_seen(reader: Reader) -> None:
+    """At the next look; also where the name was set again since."""
+    for name in ("a", "b"):
+        reader.set(name)
+    reader.look()
+    delete_definition(reader.store, "a")
+    assert reader.look().keys() == {"b"}
+    delete_definition(reader.store, "b")
+    reader.set("b", 30)
+    assert reader.look() == {"b": 30}
+
+
+def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion that the new master doesn't know: within minutes, when the shard is read anew."""
+    reader.set("a")
+    reader.look()
+    saved = {key: reader.raw.hgetall(key) for key in reader.raw.scan_iter("once:*def:a")}
+    delete_definition(reader.store, "a")
+    assert reader.look() == {}
+    for key, values in saved.items():
+        reader.raw.delete(key)
+        reader.raw.hset(key, mapping=values)
+        reader.raw.zadd(key.replace("def:a", "defs"), {"a": 5})
+    minutes = itertools.count(module.steady() + module._ANEW, step=10)
+    monkeypatch.setattr(module, "steady", lambda: next(minutes))
+    for _ in range(SHARDS):
+        reader.look()
+    assert reader.look() == {"a": 60}
+
+
+def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(
+    reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The number of its last change expires then."""
+    reader.set("a")
+    reader.look()
+    delete_definition(reader.store, "a")
+    reader.look()
+    keys = reader.store.keys.of_definition("a")
+    assert reader.raw.delete(keys["defs"], keys["gone"]) == 2
+    for _ in range(3):
+        assert reader.look() == {}
+    assert "lost" not in caplog.text
+    reader.set("a")
+    assert reader.look() == {"a": 60}
+
+
+def test_a_definition_that_is_lost_alone_is_named(reader: Reader, caplog: pytest.LogCaptureFixture) -> None:
+    """Evicted, say, while its name is still listed."""
+    reader.set("a")
+    reader.set("b")
+    reader.raw.delete(reader.store.keys.of_entry("def", "a"))
+    for _ in range(2):
+        assert reader.look() == {"b": 60}
+    assert caplog.text.count("Redis has lost 1 of the schedules that were set at run time: 'a'.") == 1
+
+
+def test_a_name_that_is_no_text_is_nobodys(reader: Reader) -> None:
+    """A foreign name stops neither a look nor a list."""
+    for name in "abcd":
+        reader.set(name)
+    for shard in range(SHARDS):
+        reader.raw.zadd(reader.store.keys.of_shard("defs", shard), {b"\xff\xfe": 7, "\x1b[31m\n": 8})
+    assert reader.look().keys() == {*"abcd"}
+    with closing(Schedules(url=reader.url)) as client:
+        assert [each.name for each in client.list()] == [*"abcd"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -290,3 +291,56 @@ def test_a_store_that_is_away_when_an_end_is_due(
     assert told(caplog) == ["window_unrecorded"]
     assert not leases(worker)._ends
     assert not leases(worker)._held
+
+
+def test_a_process_that_ends_while_the_store_is_away(
+    new_worker: Callable[..., Worker],
+    start_redis: Callable[..., RedisServer],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    patient: None,
+) -> None:
+    """It doesn't wait for ever, and what isn't recorded is named once."""
+    monkeypatch.setattr(leases_module, "_AT_END", 1.0)
+    server = start_redis()
+    worker = new_worker(server.url(), once_beat_lease=60.0)
+    worker.trace(server.kill)
+    leases_module._record_all()
+    leases_module._record_all()
+    assert told(caplog) == ["window_unrecorded"]
+
+
+def test_one_end_that_cant_be_recorded(
+    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None
+) -> None:
+    """A foreign key stops that window's end and no other that waits with it."""
+    second = worker.next_window()
+    worker.trace(lambda: "worked")
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(worker.run_key, "not ours", ex=600)
+    worker.trace(lambda: "worked", second)
+    leases_module._record_all()
+    assert told(caplog) == ["window_unrecorded"]
+    assert worker.account.counts == {"done": 1}
+
+
+@pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
+def test_an_answer_that_is_lost(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
+) -> None:
+    """The end is sent again, and the store answers as before."""
+    together, answers = Store.finish_many, iter([lost])
+
+    def losing(*arguments: Any) -> Any:
+        replies = together(*arguments)
+        for lost_once in answers:
+            raise lost_once
+        return replies
+
+    worker.trace(lambda: "worked")
+    monkeypatch.setattr(Store, "finish_many", losing)
+    with suppress(SoftTimeLimitExceeded):
+        leases_module._record_all()
+    leases_module._record_all()
+    assert not leases(worker)._ends
+    assert worker.account.counts == {"done": 1}

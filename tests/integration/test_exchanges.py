@@ -255,3 +255,31 @@ def test_another_master_is_gone_on_with(start_redis: Callable[..., RedisServer])
             says_its_own(store)
             assert connections(new)
             wait_until(lambda: not connections(old), "the old one is left", 20)
+
+
+def test_what_is_lent_closes_when_it_comes_back(start_redis: Callable[..., RedisServer]) -> None:
+    """Another thread has closed them meanwhile, and nobody but the garbage collector would see to it."""
+    server = start_redis()
+    with server.client(client_name="held") as client:
+        held = Connections(client.connection_pool)
+        held.exchange(pack("ECHO", "once"), 1)
+        server.pause()
+        asking = threading.Thread(target=held.exchange, args=(pack("ECHO", "again"), 1))
+        asking.start()
+        wait_until(lambda: not held._free, "it is lent", 20)
+        held.close()
+        server.resume()
+        asking.join()
+        assert not held._made
+        wait_until(lambda: not connections(server), "it is closed", 20)
+
+
+@pytest.mark.usefixtures("no_second_try")
+def test_a_reply_that_nobody_asked_for_is_nobodys(redis_url: str) -> None:
+    """A connection on which something waits to be read isn't used."""
+    with store_of(redis_url) as store:
+        says_its_own(store)
+        ((connection, _),) = store.trip._nodes._to(store.trip._nodes.client)._free
+        connection.send_packed_command([pack("ECHO", "stray")])
+        wait_until(connection.can_read, "it has come", 20)
+        says_its_own(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 from celery.exceptions import Ignore, Reject, Retry
-from deliveries import KEY, T0, WINDOW, Worker, heard, told, waiting
+from deliveries import KEY, QUEUE, T0, WINDOW, Worker, heard, told, waiting
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
@@ -356,3 +357,118 @@ def test_what_is_raised_after_the_body(worker: Worker, how: str) -> None:
     told = Counter(arguments["window"].start for name, arguments in sent if name == signal)
     assert max(told.values()) == 1
     check_that_leases_are_kept(worker)
+
+
+def test_a_rejection_after_its_retry_is_the_retrys(worker: Worker, redis_url: str) -> None:
+    """The window was handed over: the retry finishes it, whatever this execution says."""
+
+    def body() -> None:
+        worker.task.retry(countdown=60, throw=False)
+        raise Reject("no", requeue=True)
+
+    with pytest.raises(Reject):
+        worker.deliver(body)
+    assert waiting(redis_url) == 1
+    assert worker.deliver(lambda: "retried", retries=1) == "retried"
+    assert worker.account.counts == {"done": 1}
+
+
+def test_a_message_counts_how_often_it_was_put_back(worker: Worker, redis_url: str) -> None:
+    """So that it comes again later each time, its own retries untouched; a retry begins anew.
+
+    It is one whose entry a newer version wrote: what that means isn't guessed at.
+    """
+    with redis.Redis.from_url(redis_url) as client:
+
+        def last() -> tuple[object, object]:
+            headers = json.loads(client.lindex(QUEUE, 0))["headers"]  # type: ignore[arg-type]
+            return headers.get("once_put_back"), headers["retries"]
+
+        entry = store_of(worker.app).entry_key(WINDOW.entry)
+        client.hset(entry, "v", "2")
+        for found, told in ((None, 1), (1, 2), (100, 100), (-1, 1), (2**70, 1), ("7", 1), (True, 1)):
+            with pytest.raises(Ignore, match="put back"):
+                worker.deliver(lambda: pytest.fail("it was executed"), once_put_back=found, retries=3)
+            assert last() == (told, 3)
+        client.hdel(entry, "v")
+        with pytest.raises(Retry):
+            worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
+        assert last() == (None, 4)
+
+
+@pytest.mark.long
+def test_begins_that_are_all_answered_late(
+    slow: tuple[Worker, Proxy], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is slower than the lease: the message is put back, and no execution is counted as dead."""
+    worker, proxy = slow
+    store = store_of(worker.app)
+    begin = store.begin
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        answer_late(worker, proxy, redis_url)
+        return begin(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "begin", late)
+        with pytest.raises(Ignore, match="put back"):
+            worker.deliver(lambda: pytest.fail("a body started without its lease"))
+    assert waiting(redis_url) == 1
+    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
+
+
+def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
+    request = LoadRequest(
+        WINDOW.entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=60.0), known=T0
+    )
+    store_of(worker.app).load_many([request])
+    with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
+        worker.deliver(lambda: pytest.fail("a window past its grace was executed"))
+    names = ["window_abandoned", "window_closed"]
+    assert [(name, arguments["outcome"]) for name, arguments in sent] == [(name, "missed") for name in names]
+    actions = [record.action for record in caplog.records if hasattr(record, "action")]
+    assert actions == ["window_missed"]
+
+
+@pytest.mark.long
+def test_what_is_raised_before_the_body(worker: Worker) -> None:
+    """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
+    begun = 0
+    with heard():
+        for where, window in raised_everywhere(worker, "_begin", lambda: None):
+            begun += 1
+            if "_decide" in where:
+                break
+            assert window.start in worker.account.open or worker.account.counts, where
+    assert begun > 20
+    check_that_leases_are_kept(worker)
+
+
+def test_what_is_raised_as_a_window_is_handed_over(
+    worker: Worker, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retry goes out before it goes on: its window would wait for a message that nobody sent."""
+    store = store_of(worker.app)
+    hand_over, times = store.hand_over, iter([True])
+
+    def raising(*arguments: Any, **options: Any) -> Any:
+        reply = hand_over(*arguments, **options)
+        if next(times, False):
+            raise RaisedError
+        return reply
+
+    monkeypatch.setattr(store, "hand_over", raising)
+    with pytest.raises(Reject):  # of retry(), whatever its publish raises
+        worker.deliver(lambda: worker.task.retry(countdown=60))
+    assert waiting(redis_url) == 1
+    assert worker.deliver(lambda: "retried", retries=1) == "retried"
+    assert worker.account.counts == {"done": 1}
+
+
+@pytest.mark.parametrize("countdown", [float("inf"), float("nan"), 1e15])
+def test_a_retry_that_can_never_be_due(worker: Worker, countdown: float) -> None:
+    """Celery can't publish it: the window isn't handed over to it, but fails."""
+    with pytest.raises(Reject):
+        worker.deliver(lambda: worker.task.retry(countdown=countdown))
+    assert worker.account.counts == {"failed": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,6 +13,9 @@ import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
+from deliveries import heard
+from proxy import Proxy
+from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.entries import Entries
@@ -166,3 +170,38 @@ def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCa
         beat.client.set(f"once:{{{broken}}}:open", "no zset", ex=60)
         beat.look()
     assert len(caplog.records) == 2, "it was over, and began again"
+
+
+def test_windows_of_a_task_that_is_plain_by_now(beat: Beat) -> None:
+    """No worker would close them any more: dropped, and said so."""
+    beat.schedule("a")
+    (window,) = beat.claim("a", 1)
+    beat.schedule("a", once={"tracked": False})
+    with heard() as sent:
+        assert not beat.taken()
+    account = beat.store.account("a")
+    assert account is not None
+    assert account.counts == {"dropped": 1}
+    assert [name for name, _ in sent] == ["window_abandoned", "window_closed"]
+    for _, arguments in sent:
+        assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
+
+
+def test_redis_goes_away_after_a_take(
+    new_beat: Callable[..., Beat], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken is to be published all the same; that Redis is away is said with it."""
+    with Proxy(redis_server.port) as proxy:
+        beat = new_beat()
+        beat.schedule("a", "b")
+        (window,) = beat.claim("a", 1)
+        beat.claim("b", 1)
+        beat.schedule("a")
+        overdue = beat.recovery.sweep(REPORT)
+        through = Store(replace(beat.settings, redis_url=proxy.url()))
+        monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
+        proxy.__exit__()
+        jobs, away = beat.recovery.take(overdue)
+        through.close()
+    assert keys(jobs) == [window]
+    assert isinstance(away, StoreUnavailableError)

@@ -226,3 +226,39 @@ def test_sentinels_that_are_away_show_no_password() -> None:
         store.heartbeat("beat-1")
     assert SECRET not in str(caught.value)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("CERT_NONE", ssl.CERT_NONE),
+        ("none", ssl.CERT_NONE),
+        ("CERT_OPTIONAL", ssl.CERT_OPTIONAL),
+        ("optional", ssl.CERT_OPTIONAL),
+        ("CERT_REQUIRED", ssl.CERT_REQUIRED),
+        ("required", ssl.CERT_REQUIRED),
+    ],
+)
+def test_tls_requirements_are_read_in_either_style(written: str, expected: ssl.VerifyMode) -> None:
+    """Celery's URLs say CERT_NONE, redis-py's none."""
+    client = client_of(f"rediss://h:7/3?ssl_cert_reqs={written}&ssl_ca_certs=/ca.pem")
+    connection = client.connection_pool.make_connection()
+    assert isinstance(connection, redis.SSLConnection)
+    assert connection.cert_reqs == expected
+    assert connection.ca_certs == "/ca.pem"
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "redis+socket:///run/r.sock", "sentinel://a;sentinel://b"])
+def test_options_win_over_the_defaults(url: str) -> None:
+    """once_beat_redis_options has the last word."""
+    found = arguments(url, master_name="m", socket_timeout=7, client_name="c")
+    assert (found["socket_timeout"], found["client_name"]) == (7, "c")
+    assert found.get("socket_connect_timeout", 2.0) == 2.0  # redis-py before 5 has none for a Unix socket
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "sentinel://127.0.0.1:1"])
+def test_an_option_that_no_client_knows_is_an_error_of_the_setting(url: str) -> None:
+    """At the latest when the first connection is made; here without one."""
+    store = Store(Settings(redis_url=url, redis_options={"sokket_timeout": 1, "master_name": "m"}))
+    with pytest.raises(SettingError, match="once_beat_redis_options"):
+        store.heartbeat("beat-1")

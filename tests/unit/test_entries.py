@@ -21,6 +21,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.sources import Changes
+from celery_once_beat.beat.timetable import Earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
@@ -709,3 +710,91 @@ def test_which_types_are_polled() -> None:
     assert not any(map(is_polled, pure))
     with pytest.raises(ScheduleError, match="is polled"):
         next_start(LastDay(), NOW)
+
+
+def test_a_row_without_an_end_still_names_its_window() -> None:
+    """A window that is claimed has to run, also if its schedule can't say when the next one starts."""
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    assert row.window(NOW + MINUTE).end == NOW + 2 * MINUTE
+    when.broken = True
+    window = row.window(NOW + 2 * MINUTE, attempt=2)
+    assert (window.entry, window.start, window.end, window.attempt, window.tracked) == (
+        "a",
+        NOW + 2 * MINUTE,
+        None,
+        2,
+        True,
+    )
+
+
+def test_a_schedule_that_starts_later_than_it_said() -> None:
+    """It is asked again when it would be due, and the row waits for what it says then."""
+    when = Weak(app=APP)
+    rows = loaded(rows_of({"a": entry(when)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    when.minutes = 5
+    assert row.step(NOW + MINUTE) is None
+    rows.advance(row, row.cursor)
+    assert rows.next_due() == NOW + 5 * MINUTE
+
+
+def test_an_entry_that_left_is_forgotten() -> None:
+    """Wherever its row was: in the heap, waiting for its turn, resting, or out to be claimed."""
+    table = many(4)
+    rows = loaded(rows_of(table))
+    out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
+    rows.put(waits)
+    rows.rest(rests, "broken", seconds=5.0)
+    rows.refresh({})
+    rows.put(out)
+    rows.advance(out, NOW + MINUTE)
+    rows.wake(steady() + 60)
+    assert rows.next_due() is None
+    assert rows.unloaded() == []
+    assert rows.due(NOW + 999 * MINUTE, 10) == []
+    assert all(rows.get(name) is None for name in table)
+
+
+@pytest.mark.parametrize("every", [60.0, 90.0])
+def test_a_rest_is_of_one_definition(every: float) -> None:
+    """One that changed may be mended. A schedule that is reloaded every few seconds doesn't end a rest."""
+    rows = loaded(rows_of({"a": entry(60.0)}))
+    (row,) = rows.due(NOW + MINUTE, 10)
+    rows.rest(row, "broken", seconds=30.0)
+    rows.refresh({"a": entry(every)})
+    assert rows.unloaded() == ([] if every == 60.0 else [rows.get("a")])
+    assert rows.next_due() is None, "a rest isn't for a tick to end"
+    rows.wake(steady() + 30)
+    assert rows.unloaded() == [rows.get("a")]
+
+
+def test_rows_that_are_loaded_anew_are_due_once() -> None:
+    """After the store was away or had lost its data each row is due once, not once more with each outage."""
+    rows = loaded(rows_of(many(3)))
+    for _ in range(3):
+        (resting, *_rest) = rows.due(NOW + MINUTE, 1)
+        rows.rest(resting, "broken", seconds=5.0)
+        rows.restart()
+        for row in rows.unloaded():
+            rows.advance(row, NOW)
+        rows.wake(steady() + 60)
+    assert rows.unloaded() == []
+    due = rows.due(NOW + MINUTE, 10)
+    assert sorted(row.name for row in due) == sorted(many(3))
+    assert rows.due(NOW + MINUTE, 10) == []
+
+
+def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
+    """The one that took its place goes on, and the log says once that windows of its time don't run."""
+    old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
+    (row,) = rows
+    row.timetable.earlier = [Earlier(NOW + MINUTE, lambda: old)]
+    loaded(rows)
+    assert row.next == NOW + 2 * MINUTE
+    rows.reload("e")
+    loaded(rows, NOW + SECOND)
+    assert row.next == NOW + 2 * MINUTE
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "an earlier version can't say when it starts, its windows don't run: " in said
