@@ -2,7 +2,7 @@
 
 The names of this package are loaded when they are first used, so that ``celery --help`` and processes that only send
 tasks don't pay for the store. Its parts, lowest first. Each imports only those that stand before it, through their
-``__init__``:
+``__init__``; the core imports no feature, but calls those that ``features`` lists:
 
 - ``errors``, ``outcomes``, ``identity``, ``wording``, ``signals``, ``clock``: used everywhere
 - ``options``: every option once, with its check
@@ -11,8 +11,9 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``windows``: what a window is, and its headers
 - ``schedules``: schedules that compose, definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
-- ``effects``: a window's row in the user's own transaction
+- ``background``: threads · ``effects``: a window's row in the user's own transaction
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
+- ``features``: what hangs on hooks of these: overlap and limits, alerts, keys, orders, run-time schedules
 - ``testing``: on beat and worker
 - ``status``: how beats, entries and windows stand, as typed values
 - ``client``: schedules set at run time, and what people order, from any process

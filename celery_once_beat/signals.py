@@ -57,8 +57,8 @@ window_overdue = _Signal(name="window_overdue", providing_args=_arguments)
 window_started = _Signal(name="window_started", providing_args=_arguments)
 #: In the worker's child: a copy of the message was refused. The window stays as it is: ``reason`` is ``closed`` if it
 #: has its outcome, or says who has it: ``running``, ``waiting for retry n``, ``waiting to run again``, ``handed over to
-#: retry n``, ``another window of its entry runs``. Not sent for a window that begins to wait, nor if this delivery's
-#: begin itself ends the window: that is ``window_abandoned``.
+#: retry n``. Not sent for a window that begins to wait, nor if this delivery's begin itself ends the window: that is
+#: ``window_abandoned``.
 window_refused = _Signal(name="window_refused", providing_args=[*_arguments, "reason"])
 #: In the worker's child: this execution ended after it had lost its lease to another. Nothing was recorded.
 window_stale = _Signal(name="window_stale", providing_args=_arguments)

@@ -1,13 +1,17 @@
 """What hangs on the core, each feature in a folder of its own. One that is taken off :data:`FEATURES` is gone.
 
-The core decides when a window is claimed, begins and ends. There it calls what features add, and knows none of them.
+The core decides when a window is claimed, begins and ends. There it calls what features add. It knows that a window may
+have to wait; which feature says so, and when, it doesn't know.
+
 In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<name>_<hook>``. A script that has a line
 ``-- hooks: …`` calls those of all features in turn; a question (all but ``on_…``) until one answers:
 
 =================================  ===================================================================================
-``before_begin(window)``           may this window begin now? nothing, or ``{outcome = …}``, or what it waits for:
-                                   ``{state = …, first = …, over = …}``
-``before_take(window)``            may this overdue window be published again? nothing, or the state in which it waits
+``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
+                                   ``why``; or with the ``state`` in which it waits, the ``first`` that it waits for, the
+                                   windows that it passes ``over``, its ``limit``, and whether it is ``in_line``.
+                                   ``window`` is nil if it is not open
+``before_take(window)``            may this overdue window be published again? nothing, or a verdict of the second kind
 ``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
 ``on_claim()``                     the window was claimed, and is to be published
 ``on_begin(window)``               an open window begins; true: its end is to be recorded at once

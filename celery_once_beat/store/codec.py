@@ -143,7 +143,7 @@ def read_claim(reply: list[Any]) -> model.ClaimReply:
         case "paused":
             return model.Paused()
         case "superseded":
-            return model.Superseded(reply[1])
+            return model.Superseded("")
     return model.Unknown()
 
 

@@ -150,9 +150,10 @@ SET_ANEW = "-"
 class Superseded:
     """A living beat loaded another definition of the entry later; or see :data:`SET_ANEW`."""
 
+    #: '' where a claim says it: a load says who.
     beat: str
     loaded_at: int | None = None
-    #: That beat's, for people; '' where a claim says it.
+    #: That beat's, for people.
     fingerprint: str = field(default="", compare=False)
 
 
@@ -198,7 +199,7 @@ class Unchanged:
 
 
 @dataclass(frozen=True)
-class Unconsumed(ActedOn):
+class Unconsumed:
     """No worker consumes the queue that has the window's message; nothing was changed but its deadline."""
 
     queue: str

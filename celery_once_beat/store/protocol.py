@@ -5,9 +5,13 @@ Who decides
 The server does, and its clock. A verb is one Lua script: it looks, decides and writes in one step, and takes its time
 from the server. A client that sleeps for an hour between two verbs finds out in the second.
 
-The cursor and the open set are authoritative: a window with ``born < start <= cursor`` owes an outcome exactly while
-it is in the open set. The claim marker and the run key settle races. They alone decide for all other windows: those of
-untracked entries, and those that the store lost.
+Of an entry there is a hash, which has its *cursor* (the latest claimed start) and the *account* of each open window; of
+its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run key*
+(who executes it, for which retry it waits, or how it ended). A *fence* is the number of a begin.
+
+Cursor and open set are authoritative: a window with ``born < start <= cursor`` owes an outcome exactly while it is in
+the open set. Claim marker and run key settle races. For windows of untracked entries, and those that the store lost,
+these two alone decide.
 
 States of a window; beside each arrow stands the verb::
 
@@ -20,17 +24,19 @@ States of a window; beside each arrow stands the verb::
        ▼                      ▼                └────────────────────────┘
     closed ◀──────────────────┘
 
-    published ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost)
-    published ◀── finish, where it is to run again
-    closed    ◀── a limit, at take or at begin; close: its message expired or was revoked; confirm, where no worker
-                  will know the window
+    claimed   ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost; again)
+    again     ◀── finish, where it is to run again
+    closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the message
+                  can't be made, or no worker will know the window; postpone, where no beat has the entry any more
     closed    ◀── abandon, by order
     waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
-    published ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
+    waits     ◀── take: it still isn't its turn
+    claimed   ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
     claimed   ◀── backfill, of a closed one, by order
 
-claimed and published differ only in the deadline: ``claim_lease``, which a beat renews while it publishes, and
-``start_timeout``. While a worker holds the message and hasn't begun, ``receive`` keeps the deadline one lease ahead.
+A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
+``start_timeout`` ahead, and its account says into which queue the message went. While a worker holds the message and
+hasn't begun, ``receive`` keeps the deadline one lease ahead.
 Any beat may take a window whose deadline has passed. The take moves the deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
@@ -51,8 +57,8 @@ What each failure does
   after a minute, then at doubling steps.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
-- A reply is lost and the command is sent again: every verb is idempotent for its owner and answers as it
-  did the first time. An owner is one beat process, or one execution of one *delivery* of a message,
+- A reply is lost and the command is sent again: every verb is idempotent for its owner, and gives it the same right;
+  counts, and lists of other windows, may be missing. An owner is one beat process, or one execution of one *delivery* of a message,
   ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again, unless another began it, it went back in line, or without
   overlap another window of its entry runs. Else it is stale.

@@ -69,7 +69,7 @@ class Lease:
         return self.state == "held" and steady() < self.sent + self.renewal.lease
 
     def held_for_long(self) -> bool:
-        """Whether it is, and will be for a third of the lease at least."""
+        """Whether no other may begin for another third of the lease, though the end may be on its way."""
         return self.state != "lost" and steady() < self.sent + self.renewal.lease * 2 / 3
 
     @property

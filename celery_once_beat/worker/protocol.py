@@ -40,7 +40,7 @@ The process dies, or sleeps for an hour and continues:
 
 The store or the network fails:
 
-- A reply is lost: the same owner asks again. Every verb answers its owner as it did the first time.
+- A reply is lost: the same owner asks again. Every verb gives its owner the same right as the first time.
 - Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
   lease, then the window is given back.
 - The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.

@@ -360,8 +360,9 @@ server-clock | beat/server_clock.py | a beat goes by the server's clock
 expired-too-early | store/lua/close.lua | what a worker discards by a clock that is ahead is overdue soon
 - if OUTCOME == 'unknown' or too_early then
 + if too_early then return {'unchanged'} end if OUTCOME == 'unknown' then
-pause-certain | store/roundtrip.py | a pause that no replica has isn't acknowledged
--     model.Confirmed,
+pause-certain | store/model.py | a pause that no replica has isn't acknowledged
+- class Confirmed(ActedOn):
++ class Confirmed:
 uncertain | store/roundtrip.py | a write that no replica has isn't acted on
 -         if acknowledged is not None and acknowledged < replicas:
 +         if False:

@@ -62,7 +62,7 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_claim, ["claimed", 0, "0", 0], m.Claimed(0, None, 0)),
         (codec.read_claim, ["moved", A, 2], m.Moved(AT, 2)),
         (codec.read_claim, ["paused"], m.Paused()),
-        (codec.read_claim, ["superseded", "b"], m.Superseded("b")),
+        (codec.read_claim, ["superseded"], m.Superseded("")),
         (codec.read_claim, ["unknown"], m.Unknown()),
         (codec.read_confirm, ["confirmed"], m.Confirmed()),
         (codec.read_confirm, ["failed"], m.Closed("failed")),

@@ -1,6 +1,5 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
--- it did the first time. Two exceptions: a window that it skipped is {'closed', ''} then, and the copy counted; 'waits'
--- doesn't name again those that it passed over.
+-- it did the first time, with two exceptions: it doesn't say again why it closed the window, nor which ones it passed over.
 --
 -- A feature may end the window or let it wait. One that waits has no message any more: this copy is dropped.
 --
@@ -46,6 +45,7 @@ end
 if kind == 'done' and owner == OWNER and LIMITS[number] then
   return {'closed', number} -- the reply to the begin that closed it was lost
 end
+-- By order the window has another message: the schedule's is a late copy.
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
@@ -82,8 +82,8 @@ if not open and TRACKED and passed() then
   return refuse('closed', '')
 end
 
--- Grows with every begin of the entry, even if the clock goes back. If a failover lost the last begins, only NOW
--- exceeds the lost fence.
+-- Larger than every fence that this store knows, even if the clock goes back. Fences that a failover lost are exceeded if
+-- this server's clock is past them; the owner is compared as well.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
   if before_begin() then

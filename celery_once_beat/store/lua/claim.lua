@@ -7,7 +7,7 @@
 -- returns {'claimed', turn, expires, missed}   publish it, unless MODE is 'pass'. turn is 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
---         {'paused'}   {'superseded', beat}   {'unknown'} (no such hash: load again)
+--         {'paused'}   {'superseded'} (another definition is in force: load again)   {'unknown'} (no such hash: load again)
 
 -- include: entry, records, run, window
 -- hooks: on_claim, on_close
@@ -21,11 +21,7 @@ if entry.paused == '1' and MODE ~= 'pass' then
   return {'paused'}
 end
 if entry.fingerprint ~= FINGERPRINT then
-  local right = '?'
-  for beat, fingerprint in string.gmatch(redis.call('HGET', ENTRY, 'loaders') or '', '(%S+) (%S+) %d+') do
-    right = fingerprint == entry.fingerprint and beat or right
-  end
-  return {'superseded', right}
+  return {'superseded'}
 end
 if entry.cursor ~= FROM_CURSOR then
   if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
@@ -118,11 +114,11 @@ if missed > 0 then
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
   count('missed', missed)
 end
-for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- what is passed over while it is paused is meant
+for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- of a paused entry nobody is alerted
   on_close(start, nil, 'missed')
 end
 if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
-  keep(ENTRIES) -- it is written by loads alone, and once a day is enough
+  keep(ENTRIES) -- only loads write it, so claims renew its expiry: with the first start of each day
 end
 local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 for _, found in ipairs(known) do

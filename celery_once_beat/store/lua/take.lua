@@ -8,7 +8,7 @@
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
 --         {'no', 'unconsumed', queue, fence}   its message is in that queue, which no worker that knows windows consumes:
 --                                 another copy would only lengthen it. It is overdue again after an eighth of its age,
---                                 and within ten minutes
+--                                 and within ten minutes. fence: the entry's, which changes when one of its windows begins
 --
 -- CONSUMED are the queues that workers say they consume, each between blanks; '' where the beat can't tell.
 
@@ -49,8 +49,8 @@ if outcome then
   close_window(window, outcome, BEAT)
   return {'closed', outcome}
 end
--- Where the message is isn't known: in an exchange, or a later window of the entry is done, so its queue is consumed, if
--- only by way of another one (dead letters, a shovel). Such a window is published again.
+-- No copy where it is certain that nobody consumes the queue of its message: that queue is known, the beat can tell, and no
+-- later window of the entry is done. If one is, the queue is consumed after all, by dead letters or a shovel.
 if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
   set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT))

@@ -6,7 +6,8 @@ local function last_that_began()
   return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
 end
 
--- Whether an execution has the window, or its retry does: as long as its deadline lies ahead.
+-- Whether the window has begun, and neither waits nor is to run again. An execution has it, or its retry does, if its
+-- deadline lies ahead, too.
 local function is_taken_up(window)
   return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
 end
