@@ -8,9 +8,9 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 
 =================================  ===================================================================================
 ``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
-                                   ``why``; or with the ``state`` in which it waits, the ``first`` that it waits for, the
-                                   windows that it passes ``over``, its ``limit``, and whether it is ``in_line``.
-                                   ``window`` is nil if it is not open
+                                   ``why``; or with the ``state`` in which it waits, the ``first`` for which, those that
+                                   it passes ``over``, its ``limit``, and whether it is ``in_line``. ``window`` is
+                                   nil if it is not open
 ``before_take(window)``            may this overdue window be published again? nothing, or a verdict of the second kind
 ``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
 ``on_claim()``                     the window was claimed, and is to be published

@@ -5,9 +5,9 @@ Who decides
 The server does, and its clock. A verb is one Lua script: it looks, decides and writes in one step, and takes its time
 from the server. A client that sleeps for an hour between two verbs finds out in the second.
 
-Of an entry there is a hash, which has its *cursor* (the latest claimed start) and the *account* of each open window; of
-its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run key*
-(who executes it, for which retry it waits, or how it ended). A *fence* is the number of a begin.
+Of an entry there is a hash, which has its *cursor* (the latest claimed start) and the *account* of each open window;
+of its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run
+key* (who executes it, for which retry it waits, or how it ended). A *fence* is the number of a begin.
 
 Cursor and open set are authoritative: a window with ``born < start <= cursor`` owes an outcome exactly while it is in
 the open set. Claim marker and run key settle races. For windows of untracked entries, and those that the store lost,
@@ -26,8 +26,8 @@ States of a window; beside each arrow stands the verb::
 
     claimed   ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost; again)
     again     ◀── finish, where it is to run again
-    closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the message
-                  can't be made, or no worker will know the window; postpone, where no beat has the entry any more
+    closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the
+                  message can't be made, or no worker will know the window; postpone, where no beat has the entry
     closed    ◀── abandon, by order
     waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
     waits     ◀── take: it still isn't its turn
@@ -58,8 +58,9 @@ What each failure does
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again: every verb is idempotent for its owner, and gives it the same right;
-  counts, and lists of other windows, may be missing. An owner is one beat process, or one execution of one *delivery* of a message,
-  ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery alone.
+  counts, and lists of other windows, may be missing. An owner is one beat process, or one execution of one *delivery*
+  of a message, ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the
+  delivery alone.
 - An execution outlives its lease: it has the window again, unless another began it, it went back in line, or without
   overlap another window of its entry runs. Else it is stale.
 - A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step

@@ -22,12 +22,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_628,
-    "Lua": 1_841,
-    "the largest module": 553,
-    "tests": 45_108,
+    "Python": 18_645,
+    "Lua": 1_780,
+    "the largest module": 429,
+    "tests": 47_000,
     "words of README": 900,
-    "characters of a begin without features": 17_783,
+    "words of docs": 28_200,
+    "characters of a begin without features": 16_261,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -44,6 +45,10 @@ def python_lines(path: Path) -> int:
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             code -= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
     return len(code)
+
+
+def words(page: Path) -> int:
+    return len(re.findall(r"\S+", page.read_text()))
 
 
 def lua_lines(path: Path) -> int:
@@ -63,7 +68,8 @@ FIGURES: dict[str, Callable[[], int]] = {
     "Lua": lambda: sum(map(lua_lines, PACKAGE.rglob("*.lua"))),
     "the largest module": lambda: max(map(python_lines, PACKAGE.rglob("*.py"))),
     "tests": lambda: sum(map(python_lines, (ROOT / "tests").rglob("*.py"))),
-    "words of README": lambda: len(re.findall(r"\S+", (ROOT / "README.md").read_text())),
+    "words of README": lambda: words(ROOT / "README.md"),
+    "words of docs": lambda: sum(words(page) for page in (ROOT / "docs").rglob("*.md") if "reports" not in page.parts),
     "characters of a begin without features": lambda: len(_without_features(BEGIN).script),
 }
 
