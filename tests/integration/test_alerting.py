@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from processes import Proc, wait_until
-from system import System, rare
+from system import EVERY_SECOND, System, rare
 
+from celery_once_beat import Schedules
+from celery_once_beat.errors import SettingError
 from celery_once_beat.windows import WindowKey, parse_instant
 
 #: The task of the tests' app that is told of ends.
@@ -156,3 +158,54 @@ def test_who_cannot_be_told(system: System) -> None:
     )
     beat.wait_log(r"once\['deadline'\]: found 'soon', expected a number of seconds, at least 1, or None")
     beat.wait_log(r"entry 'other', on_failure: this app doesn't know the task 'proj.typo'")
+
+
+@pytest.mark.long
+def test_a_schedule_set_at_run_time(system: System) -> None:
+    """It has the three too; its pause stands in its definition, and outlives a change of it."""
+    system.entries = {}
+    listener(system)
+    system.pair()
+    schedules = Schedules(url=system.store_url)
+    once = {"deadline": 2, "pause_after_failures": 2, "on_failure": TELL}
+    asked_for = {"task": "apps.once_app.ending", "args": ("fails",), "options": {"queue": system.queue}}
+    schedules.set("users/42", schedule=1.0, once=once, **asked_for)
+    wait_until(lambda: schedules.get("users/42").paused, "it is paused", 60)
+    found = schedules.get("users/42")
+    assert found.note.startswith("2 windows in a row failed: ")
+    first(system, "late")
+    first(system, "told")
+    schedules.set("users/42", schedule=2.0, once=once, **asked_for)
+    assert schedules.get("users/42").paused
+    schedules.resume("users/42")
+    assert not schedules.get("users/42").paused
+    with pytest.raises(SettingError, match=r"once\['on_failure'\]: found 7, expected the name of a task"):
+        schedules.set("users/43", schedule=2.0, once={"on_failure": 7}, **asked_for)
+
+
+@pytest.mark.long
+def test_a_task_that_cannot_be_sent(system: System) -> None:
+    """Why, in one line."""
+    system.entries = tick("ending", ["fails"], on_failure="apps.once_app.no_arguments")
+    system.worker().wait_ready()
+    beat = system.beat()
+    line = "the task 'apps.once_app.no_arguments' (on_failure of 'tick') can't be sent: "
+    wait_until(lambda: f'{line}TypeError("no_arguments() got an unexpected keyword argument' in beat.log, "why", 60)
+    wait_until(lambda: system.outcomes()["failed"] >= 4, "more have failed", 60)
+    assert beat.log.count(line) == 1
+    system.settle([beat])
+
+
+@pytest.mark.long
+def test_what_cannot_be_written_is_the_trouble_of_its_entry(system: System) -> None:
+    """The log of orders is a key of another type: people are told all the same, once, and the beat goes on."""
+    system.entries = {**tick("ending", ["fails"], pause_after_failures=1), "other": EVERY_SECOND["tick"]}
+    with system.client() as client:
+        client.set("once:orders", "garbage", ex=600)
+    system.worker().wait_ready()
+    beat = system.beat()
+    first(system, "paused")
+    system.wait_done(5, "other")
+    assert "Redis can be used again" not in beat.log
+    assert beat.log.count("'once:orders' holds a string") == 1
+    assert len(system.ledger.read("paused")) == 1

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
 from processes import environ, wait_until
 from servers import RedisServer, free_port
 from system import System
 
+from celery_once_beat.cli import once as once_group
 from celery_once_beat.store import Begun
 from celery_once_beat.windows import WindowKey, format_instant, parse_instant, task_id
 
@@ -469,3 +472,34 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
         assert status.exit_code == 1, "no beat lives"
         assert "holds a string, expected a hash" in status.log
         client.delete(system.store.entry_key("tick"))
+
+
+def test_the_help_of_each_command() -> None:
+    """All are listed with what they do, in words alone: nothing is cut, and no mark of click's is left in the text."""
+    context = CLIContext(app=Celery("help", set_as_current=False), no_color=True, workdir=None)
+
+    def help_of(*words: str) -> str:
+        shown = CliRunner().invoke(once_group, [*words, "--help"], obj=context)
+        assert (shown.exit_code, "\b" in shown.output, "\\b" in shown.output) == (0, False, False), words
+        return shown.output
+
+    for group in ((), ("schedules",)):
+        listed = help_of(*group).partition("Commands:")[2]
+        assert "..." not in listed
+        names = re.findall(r"^  (\w+) {2,}\S", listed, re.MULTILINE)
+        assert len(names) >= 10
+        for name in names:
+            assert name in help_of(*group, name)
+
+
+@pytest.mark.parametrize("broker", ["amqp://nowhere.example//", "redis://127.0.0.1:1/0"])
+def test_next_without_a_redis(broker: str) -> None:
+    """On a laptop: it says what the schedule says, and where no Redis is set that no store was asked."""
+    app = Celery("bare", broker=broker, set_as_current=False)
+    app.conf.beat_schedule = {"hourly": {"task": "t", "schedule": 3600.0}}
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    shown = CliRunner().invoke(once_group, ["next", "-n", "1", "--from", "2027-03-27T02:30Z"], obj=context)
+    assert (shown.exit_code, "no Redis is set" in shown.output) == (0, broker.startswith("amqp")), shown.output
+    assert re.search("^hourly  2027-03-27 03:00:00", shown.output, re.MULTILINE)
+    if broker.startswith("amqp"):
+        assert CliRunner().invoke(once_group, ["status"], obj=context).exit_code == os.EX_CONFIG

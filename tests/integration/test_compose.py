@@ -106,6 +106,11 @@ def test_redis_keeps_claims_over_a_restart_and_evicts_none(services: dict[str, A
     assert name in read_compose()["volumes"]
 
 
+def test_nothing_listens_on_the_host(services: dict[str, Any]) -> None:
+    """The password stands in the file: no port is published."""
+    assert not [name for name, service in services.items() if {"ports", "network_mode"} & service.keys()]
+
+
 def test_images_are_built_here_or_have_a_version(services: dict[str, Any]) -> None:
     """The four's has an inline Dockerfile; the servers' tags say a version."""
     assert services["beat-1"]["build"]["dockerfile_inline"].startswith("FROM python:3.")

@@ -20,7 +20,7 @@ from stage import DELAY, Stage, nth
 from system import System
 
 from celery_once_beat import Schedules
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features.alerts.store import alerted, drop_alert
 from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.settings import Settings
@@ -139,8 +139,11 @@ def is_said_once(system: System, reason: str, *, to_a_probe: bool = True) -> Non
 
 def test_tls(start_redis: Callable[..., RedisServer], system: System, authorities: Any) -> None:
     """The server's certificate is verified by the authority that the URL names, its host name too."""
-    right, _, options = authorities
+    right, wrong, options = authorities
     start_redis("redis", args=options)
+    refused = pytest.raises(StoreUnavailableError, match="certificate verify failed")
+    with closing(Store(Settings(redis_url=tls_url(options, wrong)))) as store, refused:
+        store.beats()
     with connected(system, tls_url(options, right)):
         runs_windows(system)
 
@@ -418,3 +421,27 @@ def test_schedules_that_are_set_need_some_more(any_server: RedisServer, any_url:
             assert [each.name for each in schedules.list()] == ["report"]
             assert schedules.delete("report")
             schedules.set("report", task="proj.report", schedule=30)
+
+
+def test_wait_is_a_right_of_its_own(any_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it no write is certain, and the error names the command; with it, it is for the replicas to say."""
+    monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
+    without = allowed(any_server, *rights(), wait_replicas=1)
+    assert isinstance(without, UncertainWriteError)
+    assert "'wait'" in str(without)
+    certain = allowed(any_server, *rights(), *rights("acl-wait"), wait_replicas=1)
+    assert isinstance(certain, UncertainWriteError)
+    assert "0 of 1 replicas" in str(certain)
+
+
+def test_another_database_needs_select(any_server: RedisServer) -> None:
+    """Database 0 is where a connection begins; any other is selected."""
+    for rules, works in ((rights(), False), ([*rights(), *rights("acl-select")], True)):
+        set_user(any_server, *rules)
+        store = Store(Settings(redis_url=any_server.url(1), redis_options={"username": "once", "password": SECRET}))
+        if works:
+            assert store.beats() == ()
+        else:
+            with pytest.raises(StoreUnavailableError, match="select"):
+                store.beats()
+        store.close()

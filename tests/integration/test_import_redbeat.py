@@ -359,3 +359,47 @@ def test_another_import_goes_on_where_redbeat_has_got_to(app: Celery, import_: I
     assert counts_from(schedules, "tick") == later
     found = schedules.get("tick")
     assert found.schedule == crontab(minute="*/2")
+
+
+def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """Its windows count from now: those of the time when it was disabled aren't owed."""
+    save(app, "off", schedule(10.0), timedelta(days=9), enabled=False)
+    assert import_().output.startswith("+ off: proj.work, every 10 s, paused\n")
+    found = schedules.get("off")
+    assert found.paused
+    assert counts_from(schedules, "off") == found.changed_at
+
+
+def test_one_that_is_gone_here_or_cant_be_read(
+    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
+) -> None:
+    """What was deleted comes again, and isn't owed; what can't be read isn't overwritten, and its name is said."""
+    last = save(app, "tick", schedule(10.0))
+    import_()
+    schedules.delete("tick")
+    assert told(import_("--json"))["tick"]["what"] == "add"
+    assert counts_from(schedules, "tick") == last
+    raw.hset(schedules._store.keys.of_entry("def", "tick"), "text", '{"v":1}')
+    (line,) = [line for line in import_(exit_code=1).stdout.splitlines() if line.startswith("!")]
+    assert line.startswith("! tick: left out: schedule 'tick': task: found None")
+
+
+def test_what_was_changed_here_stays(app: Celery, import_: Import, schedules: Schedules) -> None:
+    """And who changed it is still said. But what RedBeat has run since isn't owed."""
+    save(app, "tick", schedule(10.0), timedelta(minutes=9))
+    import_()
+    schedules.set("tick", task="proj.other", schedule=60, by="anna", note="slower")
+    since = counts_from(schedules, "tick")
+    moved = told(import_("--json"))["tick"]
+    assert (moved["what"], moved["why"]) == ("kept", "it was changed here by anna, and stays so")
+    assert counts_from(schedules, "tick") == since
+    later = save(app, "tick", schedule(10.0), timedelta(0))
+    import_()
+    found = schedules.get("tick")
+    assert (found.task, found.changed_by, found.note) == ("proj.other", "anna", "slower")
+    assert counts_from(schedules, "tick") == later
+    schedules.pause("tick", by="bob")
+    save(app, "tick", schedule(10.0), timedelta(0))
+    import_()
+    found = schedules.get("tick")
+    assert (found.paused, found.changed_by) == (True, "bob")

@@ -165,3 +165,17 @@ def test_a_foreign_key_is_trouble_of_its_entry_alone(teller: Teller, what: str) 
     if store.shard_of("other") != store.shard_of("nightly"):
         assert not overview.entries["other"].trouble
     teller.raw.delete(key)
+
+
+def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> None:
+    """A foreign key in the place of reports or of refused copies: verbs go on."""
+    teller.raw.set(teller.store.keys.of_beats["reports"], "mine", ex=60)
+    teller.raw.set(teller.store.keys.of_entry("refused", "nightly"), "mine", ex=60)
+    report = BeatReport(0.0, 0.0, 1, 0, "1")
+    assert teller.store.overdue("one:1:a", teller.now(), 10, report=report).heartbeat.beats == ("one:1:a",)
+    teller.store.leave("one:1:a")
+    window = teller.claim()
+    teller.run(window)
+    assert teller.store.begin(window, "late:1:1", 30.0) == Closed()
+    teller.raw.delete(teller.store.keys.of_beats["reports"])
+    assert "holds a string, expected a hash" in teller.seen().trouble

@@ -129,3 +129,17 @@ def test_the_file_says_what_ping_says(
 
     assert beat.stop() == 0
     assert (file.changed(), file.ping()[0]) == ((0, 0), 1), "a beat that ends says so at once"
+
+
+@pytest.mark.long
+def test_a_file_that_can_not_be_written(system: System, tmp_path: Path) -> None:
+    """One line says it, and what to set; the beat goes on, and writes it once that is possible."""
+    folder = tmp_path / "missing"
+    system.worker(pool="solo").wait_ready()
+    beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(folder / "heartbeat")).wait_ready()
+    system.wait_done(3)
+    assert beat.log.count("can't be written") == 1
+    assert f"heartbeat file {folder}/heartbeat can't be written: No such file or directory" in beat.log
+    folder.mkdir()
+    wait_until((folder / "heartbeat").exists, "it is written", 60)
+    system.settle([beat])

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from processes import Proc, wait_until
 from prometheus_client.parser import text_string_to_metric_families
+from servers import RedisServer
 from system import System
+
+from celery_once_beat.rules import EndRules
+from celery_once_beat.settings import Settings
+from celery_once_beat.store.model import Loaded, LoadRequest
+from celery_once_beat.store.verbs import Store
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}
@@ -73,3 +80,43 @@ def test_readers_show_what_the_beats_run(system: System) -> None:
     doctor.wait(120)
     assert "note  code: this process's code isn't what the beats run" in doctor.log
     assert "entry changed" not in doctor.log
+
+
+def test_an_entry_that_cant_be_read(system: System) -> None:
+    """What stands in the store in place of an entry's definition is nothing, and the code counts."""
+    system.check_law = False
+    system.entries = {"tick": RARE, "well": RARE}
+    system.beat()
+    wait_until(lambda: system.store.account("tick") and system.store.account("well"), "both are loaded", 60)
+    account = system.account("tick")
+    with system.client() as client:
+        key = system.store.keys.of_load("tick")["entries"]
+        for text in (
+            "[" * 100_000,
+            '{"task": 5}',
+            "\x1b[2J",
+            '{"task": "x", "schedule": {"type": "crontab"}, "lease": 1}',
+        ):
+            client.hset(key, "tick", f"{account.fingerprint} {text}")
+            entries = by_name(told(system))
+            assert entries["tick"]["kind"] == entries["well"]["kind"] == "scheduled"
+            assert "\x1b" not in json.dumps(entries)
+        client.delete(key)
+        client.set(key, "foreign", ex=60)
+        assert by_name(told(system)).keys() == {"tick", "well"}
+        system.beat("second").wait_ready()
+        wait_until(lambda: len(system.account("tick").loaders) == 2, "a beat loads it all the same", 60)
+        client.delete(key)
+
+
+def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., RedisServer]) -> None:
+    """What is told for people stops no load: not where the server refuses a key that a script doesn't declare."""
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "beat", "on", ">secret", "~*", "+@all", "-exists")
+    store = Store(Settings(redis_url=server.url().replace("redis://", "redis://beat:secret@")))
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
+        request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
+        assert all(isinstance(reply, Loaded) for reply in store.load_many([request]))
+    store.close()

@@ -410,6 +410,44 @@ def test_a_sweep_finds_that_the_store_lost_all(
     assert scheduler.store.account("tick").cursor == before.cursor  # type: ignore[union-attr]
 
 
+def test_a_closed_scheduler_ends_its_process(schedulers: Callable[[], OnceScheduler]) -> None:
+    """Python swallows what Celery's handler of SIGTERM raises where it meets an object that is finalized."""
+    scheduler = schedulers()
+    scheduler.close()
+    with pytest.raises(SystemExit):
+        scheduler.tick()
+
+
+def test_a_foreign_key_in_the_place_of_the_beats(
+    redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once, and the beat goes on when it is gone."""
+    scheduler = schedulers()
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("once:beats", "mine", ex=600)
+        for _ in range(3):
+            scheduler.recovery.hurry()
+            assert scheduler.tick() > 0
+        client.delete("once:beats")
+    (record,) = said(caplog, "store_away")
+    assert "'once:beats' holds a string" in record.getMessage()
+    tick_until(scheduler, lambda: messages(redis_url), "windows are published")
+
+
+def test_a_name_makes_no_log_line(
+    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Celery logs it unquoted."""
+    name = "tick\n[2026-11-21 00:00:00,000: CRITICAL/MainProcess] \x1b[2J"
+    app.conf.beat_schedule = {name: app.conf.beat_schedule["tick"]}
+    with caplog.at_level(logging.INFO):
+        tick_until(schedulers(), lambda: messages(redis_url), "a window is published")
+    assert queued(redis_url)[0]["once_entry"] == name
+    sending = [record.getMessage() for record in caplog.records if "Sending due task" in record.getMessage()]
+    assert sending
+    assert not [line for line in sending if not line.isprintable()]
+
+
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_a_receiver_that_names_messages(
     app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], protocol: int

@@ -422,3 +422,20 @@ def test_coming_starts_are_listed_as_far_as_there_are_some(schedules: Schedules)
     assert schedules.next("a", 2, last - timedelta(minutes=1)) == [last, tenth]
     schedules.set("b", task="t", schedule=excluding("1 s", every("1 s")))
     assert schedules.next("b", 3) == []
+
+
+@pytest.mark.long
+def test_a_deleted_ones_open_window_is_recovered(system: System, client: Schedules) -> None:
+    """Its beat and its worker are killed, it is deleted, and a beat that never knew it publishes it again."""
+    system.settings = {"once_beat_lease": 30.0}
+    first = system.beat().wait_ready()
+    client.set("tick", task=WORK, schedule=0.5)
+    until(system.waiting, "a window is published")
+    first.kill()
+    system.worker(env={"kill_point": "worker.body:KILL", "settings": {"once_beat_lease": 1.0}}).wait_ready()
+    start = system.killed_in()
+    client.delete("tick")
+    system.beat("another").wait_ready().wait_log(f"window {start} of 'tick' is overdue, to be published again")
+    system.worker("worker2").wait_ready()
+    until(lambda: start in executed(system, "tick"), "it is executed")
+    until(lambda: not system.account("tick").open, "every window has its outcome")

@@ -18,7 +18,7 @@ from servers import RedisServer
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.client.file import apply, compare, read_file
-from celery_once_beat.errors import NotAppliedError, VersionConflictError
+from celery_once_beat.errors import NotAppliedError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.schedules import Definition
 
 Run = Callable[..., Result]
@@ -308,3 +308,65 @@ def test_a_conflict_half_way_takes_back_what_was_set(interrupted: Interrupted, s
     ]  # fmt: skip
     apply(interrupted, compare(interrupted, read_file(FILE), prune="pruned"))
     assert standing(schedules) == {"a": (90, True), "b": (90, False), "c": (90, False), "d": (90, False)}
+
+
+def test_a_task_that_the_app_doesnt_know_is_named(run: Run, schedules: Schedules) -> None:
+    """It is set all the same; the output for programs stays as it is."""
+    said = run("set", "report", "proj.wrok", "--every", "1h", "--json")
+    assert json.loads(said.stdout)["task"] == "proj.wrok"
+    assert said.stderr == "once: this app doesn't know the task 'proj.wrok' (did you mean 'proj.work'?)\n"
+    exported = run("export").output
+    schedules.delete("report")
+    said = run("apply", "-f", "-", "--yes", typed=exported)
+    assert said.stdout.endswith("1 applied.\n")
+    assert said.stderr.startswith("once: this app doesn't know the task 'proj.wrok'")
+    assert run("set", "report", "proj.work", "--every", "1h").stderr == ""
+
+
+def test_what_another_has_changed_since_is_not_taken_back(interrupted: Interrupted, schedules: Schedules) -> None:
+    """It is named, and everything else is taken back; what another has deleted stays deleted."""
+
+    def happens() -> None:
+        schedules.delete("a")
+        schedules.pause("b")
+        schedules.set("d", task="proj.work", schedule=30)
+
+    interrupted.before = ("d", happens)
+    with pytest.raises(NotAppliedError) as error:
+        apply(interrupted, compare(interrupted, read_file(FILE)))
+    assert str(error.value).startswith("not all is applied: ")
+    assert str(error.value).endswith("except 'b' (another has changed it since), 'a' (another has changed it since)")
+    assert standing(schedules) == {"b": (90, True), "c": (60, False), "d": (30, False), "pruned": (60, False)}
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_an_answer_that_is_lost(interrupted: Interrupted, schedules: Schedules, carried_out: bool) -> None:
+    """Whether Redis had carried out the last one or not: it is as it was, too."""
+
+    def happens() -> None:
+        raise StoreUnavailableError("Redis: no answer")
+
+    setattr(interrupted, "after" if carried_out else "before", ("c", happens))
+    if carried_out:
+        interrupted.before = ("", happens)
+    before = standing(schedules)
+    with pytest.raises(NotAppliedError, match=r"^nothing is applied: Redis: no answer$"):
+        apply(interrupted, compare(interrupted, read_file(FILE)))
+    assert standing(schedules) == before
+
+
+def test_a_redis_that_stays_away(
+    interrupted: Interrupted, schedules: Schedules, start_redis: Callable[..., RedisServer]
+) -> None:
+    """Nobody can take anything back: each name is said with that."""
+    server = start_redis()
+    with closing(Interrupted(url=server.url())) as away:
+        for name in ("a", "c", "d"):
+            away.set(name, task="proj.work", schedule=60)
+        edits = compare(away, read_file(FILE))
+        away.before = ("c", server.kill)
+        with pytest.raises(NotAppliedError) as error:
+            apply(away, edits)
+    said = str(error.value)
+    assert said.startswith("not all is applied: Redis: ")
+    assert [name for name in "abcd" if f"'{name}' (perhaps: Redis: " in said] == ["a", "b", "c"]

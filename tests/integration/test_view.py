@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,12 @@ from celery.beat import Scheduler
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
+from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
+from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
+from celery_once_beat.store import Lookup
 from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}
@@ -148,3 +152,40 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert "s3cret" not in caplog.text
     monkeypatch.setattr(FromDatabase, "entries", ())
     assert names() == {"a", "b", "c"}
+
+
+def test_a_look_that_breaks_off_hides_nothing(
+    app: Celery, views: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found what has changed, and Redis went away before that was read: the next look reads it."""
+    made = views()
+    fill(app, made, 2)
+    made.snapshot()
+    made.store.set_paused("b", paused=True)
+    add_failures = Lookup._add_failures
+
+    def away(*_: Any) -> None:
+        raise StoreUnavailableError("Redis: gone")
+
+    monkeypatch.setattr(Lookup, "_add_failures", away)
+    with pytest.raises(StoreUnavailableError):
+        made.snapshot()
+    monkeypatch.setattr(Lookup, "_add_failures", add_failures)
+    assert [entry.entry for entry in made.snapshot().report.entries if entry.paused] == ["b"]
+
+
+def test_names_that_are_none(app: Celery, views: Any) -> None:
+    """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
+    app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
+    facts = as_json(views().snapshot().report)
+    json.dumps(facts)
+    assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
+        **dict.fromkeys("abc", "scheduled"),
+        **dict.fromkeys(("5", "None", "half \udcff", "('a',)"), "left out"),
+    }
+
+
+def test_a_scheduler_that_isnt_there(views: Any) -> None:
+    """It is said at the start."""
+    with pytest.raises(SettingError, match="found 'nowhere:Scheduler'"):
+        views(scheduler="nowhere:Scheduler")

@@ -345,3 +345,29 @@ def test_workers_are_named() -> None:
     many = tuple(WorkerStatus(f"w{number:03}", 1.0, 0) for number in range(200))
     told = make_page(replace(seen, report=replace(seen.report, workers=many)), BERLIN, Page()).workers
     assert (len(told), told[-1]) == (13, ("188 more", ""))
+
+
+def test_an_instant_at_the_calendars_ends() -> None:
+    """A foreign record may say any year: it is shown, if not in local time."""
+    for year in (1, 9999):
+        start = datetime(year, 1 if year == 1 else 12, 1 if year == 1 else 31, tzinfo=timezone.utc)
+        for zone in (ZoneInfo("Pacific/Auckland"), ZoneInfo("America/Los_Angeles")):
+            page = page_of(past(start, begun=None, claimed=START, closed=START), zone=zone)
+            (line,) = page.lines.values()
+            assert words.label(line.name, WindowStatus.of(line.windows[0]), zone)
+            assert show(page, Choice())
+
+
+@given(st.dictionaries(st.sampled_from(["only", "q", "state", "group", "sort", "zoom", "page"]), st.text()))
+def test_any_address_is_a_view(asked: dict[str, str]) -> None:
+    """What isn't known is left out; nothing fails."""
+    assert show(Page(), Choice.of(asked)).rows
+
+
+def test_moments_are_forgotten() -> None:
+    """Each holds a list of all entries: a board that is watched for hours doesn't grow."""
+    grid = new_grid()
+    page = make_page(sight(entry(), stories={"nightly-report": [past()]}), BERLIN, Page())
+    shown = [grid.show(replace(page, as_of=str(second)), Choice()).position for second in range(300)]
+    assert sum(grid.at(position) is not None for position in shown) <= 60
+    assert grid.at(shown[-1]) is not None

@@ -61,3 +61,14 @@ def test_a_slow_round_trip_that_shows_a_jump_counts() -> None:
     back = datetime.now(timezone.utc) - timedelta(hours=1)
     clock.measured(back, now - 1.0, now)
     assert abs(clock.now() - back) < timedelta(seconds=30)
+
+
+def test_a_slow_round_trip_does_not_replace_a_better_one(caplog: pytest.LogCaptureFixture) -> None:
+    """What was measured before goes on, and nobody is told that clocks differ for a slow answer."""
+    clock = ServerClock()
+    now = steady()
+    clock.measured(datetime.now(timezone.utc), now, now)
+    with caplog.at_level(logging.WARNING, "celery_once_beat.beat.server_clock"):
+        clock.measured(datetime.now(timezone.utc) - timedelta(seconds=6), now - 6.0, now)
+    assert abs(clock.now() - datetime.now(timezone.utc)) < timedelta(seconds=1)
+    assert not caplog.records

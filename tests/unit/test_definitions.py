@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from itertools import product
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -391,3 +393,15 @@ def test_celerys_own_headers_are_refused() -> None:
             Definition.of("proj.a", 60, options={"headers": {"mine": 1, name: "proj.b"}})
     kept = Definition.of("proj.a", 60, options={"headers": {"mine": 1}})
     assert kept.options["headers"] == {"mine": 1}
+
+
+def test_args_come_back_as_a_task_gets_them() -> None:
+    """What Celery's JSON serializer can write is stored, and comes back as the same types."""
+    args = [1, NOW, Decimal("1.5"), UUID(int=7), b"x", None, "\u00e4"]
+    one = Definition.of("t", 5, args=args, kwargs={"a": [1]}, options={"queue": "q"}, once={"anchor": NOW})
+    again = Definition.read("x", one.text())
+    assert list(again.args) == args
+    assert (again.kwargs, again.options) == ({"a": [1]}, {"queue": "q"})
+    assert again.once == {"anchor": NOW.isoformat()}
+    assert again == one
+    assert Definition.from_json(json.loads(json.dumps(one.as_json()))) == one

@@ -344,3 +344,16 @@ def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
     flaky.apply()
     assert len(seen) == 3
     assert len({*seen}) == 1
+
+
+def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
+    """before_start runs before it, and on_failure where it is refused for a wrong header."""
+    task = app.task(work, name="proj.task", shared=False)
+    window = Window("nightly", NOW, None)
+    for headers, expected in (
+        (encode_headers(window), window), (encode_headers(window, "1"), window), (encode_headers(window, "2"), None),
+        ({"once_entry": 7}, None),
+    ):  # fmt: skip
+        task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
+        assert task.window == expected if expected else not task.window.scheduled
+        task.request_stack.pop()

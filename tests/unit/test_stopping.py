@@ -102,3 +102,13 @@ def test_a_process_that_is_started_meanwhile(start: Callable[[], int]) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_what_is_ignored_or_set_meanwhile_stays_so(came: list[int]) -> None:
+    """The block sets back nothing but its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with held_back():
+        signal.raise_signal(signal.SIGINT)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    assert came == []

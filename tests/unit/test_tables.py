@@ -93,3 +93,13 @@ class Tides(BaseSchedule):
 def test_a_schedule_in_words(when: object, text: str) -> None:
     """As people write it."""
     assert describe(when) == text
+
+
+def test_an_hour_that_comes_twice() -> None:
+    """When the clocks go back its times carry their offset; no other's do."""
+    berlin = ZoneInfo("Europe/Berlin")
+    assert local(parse_instant("2026-10-24T23:59:59.000000Z"), berlin) == "2026-10-25 01:59:59"
+    assert local(parse_instant("2026-10-25T00:30:00.000000Z"), berlin) == "2026-10-25 02:30:00+02:00"
+    assert local(parse_instant("2026-10-25T01:30:00.000000Z"), berlin) == "2026-10-25 02:30:00+01:00"
+    assert local(parse_instant("2026-10-25T02:00:00.000000Z"), berlin) == "2026-10-25 03:00:00"
+    assert local(parse_instant("2026-10-25T01:30:00.000000Z"), timezone.utc) == "2026-10-25 01:30:00"
