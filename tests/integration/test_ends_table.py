@@ -116,7 +116,7 @@ def by_version(cell: str) -> str | None:
 def rows() -> Iterator[Row]:
     for title, outcome, both, result in ENDS:
         for column, again in enumerate((both.split(" / ") * 2)[:2]):  # of early acks, and of late ones
-            if again != "\u2013":
+            if again != "-":
                 end = f"{PLAYED.get(title)}/{('early', 'late')[column]}"
                 said = by_version(result)
                 if said and "/" in said:
