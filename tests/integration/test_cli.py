@@ -503,3 +503,22 @@ def test_next_without_a_redis(broker: str) -> None:
     assert re.search("^hourly  2027-03-27 03:00:00", shown.output, re.MULTILINE)
     if broker.startswith("amqp"):
         assert CliRunner().invoke(once_group, ["status"], obj=context).exit_code == os.EX_CONFIG
+
+
+@pytest.mark.long
+def test_names_and_texts_from_outside_move_no_cursor(system: System, once: Once) -> None:
+    """A beat's name, an outcome in a history and a counter's name that nobody of ours wrote are written out."""
+    system.check_law = False
+    beat = system.beat()
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
+    beat.stop()
+    with system.client() as client:
+        client.zadd("once:beats", {"a\x1b[2J:1:b": 1e15})
+        client.expire("once:beats", 600)
+        client.lpush(system.store.keys.of_entry("history", "tick"), "2026-11-21T00:00:00 do\x1b[2Jne 1 0 0 1 a:1 b")
+        client.expire(system.store.keys.of_entry("history", "tick"), 600)
+        for command in (["ping"], ["status"], ["history", "tick"], ["audit"], ["ping", "--json"]):
+            assert "\x1b" not in once(*command).log, command
+        assert json.loads(once("ping", "--json").log)["alive"]
+        client.hset(system.store.entry_key("tick"), "c:\x1b[2J", 1)
+        assert "\x1b" not in once("audit").log
