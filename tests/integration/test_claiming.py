@@ -41,14 +41,15 @@ def work() -> None:
 
 
 class Fickle(BaseSchedule):
-    """Every minute, until it is broken: what users write that reads a database, say."""
+    """Every minute, or as it is told: what users write that reads a database, say."""
 
+    every = MINUTE
     broken = False
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         if self.broken:
             raise RuntimeError("no idea")
-        return last_run_at + MINUTE - self.now()
+        return last_run_at + self.every - self.now()
 
 
 class Beat:
@@ -376,6 +377,14 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
     beat.rows.wake(steady() + RETRY_AFTER)
     beat.claiming.load(["beat-1"])
     assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)]
+
+
+def test_a_schedule_that_starts_later_than_it_said(beat: Beat) -> None:
+    """It is asked again when it would be due, and waits for what it says then."""
+    fickle = Fickle(app=beat.app)
+    beat.load(beat.entry("a", fickle))
+    fickle.every = 5 * MINUTE
+    assert [starts(beat.claim(minutes)) for minutes in (1, 4, 5)] == [[], [], [("a", 5)]]
 
 
 def test_a_definition_that_changed_behind_the_rows(beat: Beat) -> None:

@@ -326,7 +326,11 @@ def test_one_end_that_cant_be_recorded(
 
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
 def test_an_answer_that_is_lost(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    patient: None,
+    lost: BaseException,
 ) -> None:
     """The end is sent again, and the store answers as before."""
     together, answers = Store.finish_many, iter([lost])
@@ -344,3 +348,4 @@ def test_an_answer_that_is_lost(
     leases_module._record_all()
     assert not leases(worker)._ends
     assert worker.account.counts == {"done": 1}
+    assert not told(caplog)

@@ -729,17 +729,6 @@ def test_a_row_without_an_end_still_names_its_window() -> None:
     )
 
 
-def test_a_schedule_that_starts_later_than_it_said() -> None:
-    """It is asked again when it would be due, and the row waits for what it says then."""
-    when = Weak(app=APP)
-    rows = loaded(rows_of({"a": entry(when)}))
-    (row,) = rows.due(NOW + MINUTE, 10)
-    when.minutes = 5
-    assert row.step(NOW + MINUTE) is None
-    rows.advance(row, row.cursor)
-    assert rows.next_due() == NOW + 5 * MINUTE
-
-
 def test_an_entry_that_left_is_forgotten() -> None:
     """Wherever its row was: in the heap, waiting for its turn, resting, or out to be claimed."""
     table = many(4)
@@ -768,22 +757,6 @@ def test_a_rest_is_of_one_definition(every: float) -> None:
     assert rows.next_due() is None, "a rest isn't for a tick to end"
     rows.wake(steady() + 30)
     assert rows.unloaded() == [rows.get("a")]
-
-
-def test_rows_that_are_loaded_anew_are_due_once() -> None:
-    """After the store was away or had lost its data each row is due once, not once more with each outage."""
-    rows = loaded(rows_of(many(3)))
-    for _ in range(3):
-        (resting, *_rest) = rows.due(NOW + MINUTE, 1)
-        rows.rest(resting, "broken", seconds=5.0)
-        rows.restart()
-        for row in rows.unloaded():
-            rows.advance(row, NOW)
-        rows.wake(steady() + 60)
-    assert rows.unloaded() == []
-    due = rows.due(NOW + MINUTE, 10)
-    assert sorted(row.name for row in due) == sorted(many(3))
-    assert rows.due(NOW + MINUTE, 10) == []
 
 
 def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
