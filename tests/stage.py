@@ -64,7 +64,7 @@ class Stage:
         self.store = Store(Settings(redis_url=url, **settings))
         self.raw = redis.Redis.from_url(url, decode_responses=True)
         self.start = nth(1)
-        self.turn = 1
+        self.revision = 1
         self.fences: dict[str, int] = {}
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Stage:
         mark = given.pop("mark", MARK)
         reply = self.store.claim_many(beat, [r.ClaimRequest(window, since, mark, **given)])[0]
         if isinstance(reply, r.Claimed):
-            self.turn = reply.turn
+            self.revision = reply.revision
         return reply
 
     def claim_nth(self, number: int) -> None:
@@ -109,8 +109,12 @@ class Stage:
         self.start = nth(number)
         assert isinstance(self.claim(since=nth(number - 1)), r.Claimed)
 
-    def confirm(self, published: bool = True, wait: float = START, turn: int | None = None, queue: str = QUEUE) -> Any:
-        return self.store.confirm_many([r.Confirmation(self.window, turn or self.turn, published, wait, queue)])[0]
+    def confirm(
+        self, published: bool = True, wait: float = START, revision: int | None = None, queue: str = QUEUE
+    ) -> Any:
+        return self.store.confirm_many(
+            [r.Confirmation(self.window, revision or self.revision, published, wait, queue)]
+        )[0]
 
     def astray(self) -> Any:
         return self.confirm(r.Published.ASTRAY)
@@ -118,7 +122,7 @@ class Stage:
     def take(self, beat: str = "beat-2", mark: str = MARK, consumed: Iterable[str] | None = None) -> Any:
         reply = self.store.take_many(beat, [(self.window, mark)], consumed)[0]
         if isinstance(reply, r.Taken):
-            self.turn = reply.turn
+            self.revision = reply.revision
         return reply
 
     def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
@@ -150,7 +154,7 @@ class Stage:
     def backfill(self, beat: str = "cli") -> Any:
         reply = raised(backfill_many(self.store, [(self.window, beat)], PUBLISH)[0])
         if isinstance(reply, r.Claimed):
-            self.turn = reply.turn
+            self.revision = reply.revision
         return reply
 
     def abandon(self, order: str = "cli", *, running: bool = False) -> Any:

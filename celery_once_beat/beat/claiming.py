@@ -351,4 +351,4 @@ class Claiming:
         if isinstance(reply, Moved):
             claims.lost.append(entry)
         elif step.run:
-            claims.won.append(Job(entry.by(step.start), step.start, reply.turn, reply.expires))
+            claims.won.append(Job(entry.by(step.start), step.start, reply.revision, reply.expires))

@@ -64,7 +64,7 @@ class Job:
 
     entry: BeatEntry
     start: datetime
-    turn: int
+    revision: int
     expires: datetime | None
     retry: int = 0
     attempt: int = 1
@@ -79,7 +79,7 @@ class Job:
     @property
     def tracked(self) -> bool:
         """Whether the window is open until a worker closes it; its entry may be untracked by now."""
-        return self.turn > 0
+        return self.revision > 0
 
     @property
     def begun(self) -> bool:
@@ -265,7 +265,7 @@ class Publishing(Scheduler):
 
     def _confirmation(self, job: Job, published: Published, queue: str | None = None) -> Confirmation:
         wait = job.entry.policy.start_timeout + self._delay(job)
-        return Confirmation(WindowKey(job.entry.name, job.start), job.turn, published, wait, queue)
+        return Confirmation(WindowKey(job.entry.name, job.start), job.revision, published, wait, queue)
 
     def _delay(self, job: Job) -> float:
         """Seconds until the job's message may run. If it is published again, its countdown began at the start."""

@@ -298,7 +298,7 @@ class Recovery:
         job = Job(
             by,
             window.start,
-            taken.turn,
+            taken.revision,
             taken.expires,
             retry=taken.retry,
             attempt=taken.attempts + 1,

@@ -159,8 +159,8 @@ def read_confirm(reply: list[Any]) -> model.ConfirmReply:
 def read_take(reply: list[Any]) -> model.TakeReply:
     match reply[0]:
         case "taken":
-            turn, retry, attempts, expires, publishes, ordered = map(whole, reply[1:7])
-            return model.Taken(turn, retry, attempts, instant_or_none(expires), publishes, instant_or_none(ordered))
+            revision, retry, attempts, expires, publishes, ordered = map(whole, reply[1:7])
+            return model.Taken(revision, retry, attempts, instant_or_none(expires), publishes, instant_or_none(ordered))
         case "closed":
             return model.Closed(reply[1])
     return (

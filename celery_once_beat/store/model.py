@@ -1,6 +1,6 @@
 """What the store is asked, and what it answers. A refusal is an answer, not an exception.
 
-Instants are aware UTC datetimes; ``expires`` too, None for never. ``turn`` is given back with ``confirm``.
+Instants are aware UTC datetimes; ``expires`` too, None for never. ``revision`` is given back with ``confirm``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Confirmation(NamedTuple):
 
     window: WindowKey
     #: As the claim or take gave it: it tells this publish from a later one.
-    turn: int
+    revision: int
     published: Published
     #: Seconds for which it may wait for a worker.
     start_timeout: float
@@ -161,7 +161,7 @@ class Superseded:
 class Claimed(ActedOn):
     """The window is this beat's to publish. ``missed`` windows before it were counted as that."""
 
-    turn: int
+    revision: int
     expires: datetime | None
     missed: int = 0
     #: When a person ordered it to run, aware UTC; None: nobody did.
@@ -211,7 +211,7 @@ class Unconsumed:
 class Taken(ActedOn):
     """An overdue window is this beat's to publish again, with the retry number that was handed over."""
 
-    turn: int
+    revision: int
     retry: int
     attempts: int
     expires: datetime | None

@@ -311,7 +311,7 @@ CLAIM = Verb(
 CONFIRM = Verb(
     "confirm",
     OF_WINDOW,
-    f"{ENDING} turn:number published:number queue start_timeout:span publish_timeout:span claim_lease:span",
+    f"{ENDING} revision:number published:number queue start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb("take", OF_WINDOW, f"{ENDING} beat fingerprint consumed claim_lease:span", codec.read_take, waits=True)

@@ -160,7 +160,7 @@ class Store:
                 self.of_window(
                     scripts.CONFIRM,
                     each.window,
-                    turn=each.turn,
+                    revision=each.revision,
                     published=each.published,
                     queue=codec.write_queue(each.queue),
                     start_timeout=each.start_timeout,

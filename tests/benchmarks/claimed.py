@@ -37,7 +37,7 @@ class ClaimedWindows:
             ],
         )  # fmt: skip
         assert {type(reply).__name__ for reply in replies} == {"Claimed"}, replies[0]
-        return [reply.turn for reply in replies]
+        return [reply.revision for reply in replies]
 
     def publish(self) -> list[WindowKey]:
         """Claim the next window of each entry, and say that its message went out."""

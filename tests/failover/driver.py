@@ -108,7 +108,7 @@ class Claimer(Driver):
             tell(self.ledger, "claim", request.window, reply)
             if isinstance(reply, r.Claimed):
                 self.cursors[request.window.entry] = request.window.start
-                jobs.append((request.window, reply.turn))
+                jobs.append((request.window, reply.revision))
             elif isinstance(reply, r.Moved):
                 self.cursors[request.window.entry] = reply.cursor
             elif isinstance(reply, StoreUnavailableError):
@@ -140,7 +140,7 @@ class Claimer(Driver):
         for window, reply in zip(windows, replies, strict=True):
             tell(self.ledger, "take", window, reply)
             if isinstance(reply, r.Taken):
-                jobs.append((window, reply.turn))
+                jobs.append((window, reply.revision))
         self._publish(jobs)
 
 

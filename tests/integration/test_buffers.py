@@ -64,7 +64,7 @@ class Tick:
             request = ClaimRequest(self.window(number), START + (number - 1) * MINUTE, "mark")
             (claimed,) = self.store.claim_many("beat", [request])
             assert isinstance(claimed, Claimed)
-            self.confirm(number, claimed.turn)
+            self.confirm(number, claimed.revision)
 
     def load(self, **end_rules: Any) -> None:
         self.end_rules |= end_rules
@@ -105,7 +105,7 @@ class Tick:
         """A beat takes it, and its message is out."""
         taken = self.take(number)
         assert isinstance(taken, Taken), taken
-        self.confirm(number, taken.turn)
+        self.confirm(number, taken.revision)
 
     def confirm(self, number: int, turn: int) -> None:
         confirmation = Confirmation(self.window(number), turn, Published.SENT, 600.0)

@@ -67,7 +67,7 @@ def run(store: Store, name: str, number: int) -> None:
     """One window from claim to finish."""
     window = WindowKey(name, T0 + (number + 1) * HOUR)
     (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, T0 + number * HOUR, MARK)])
-    store.confirm_many([Confirmation(window, claimed.turn, 1, 600.0)])
+    store.confirm_many([Confirmation(window, claimed.revision, 1, 600.0)])
     begun = store.begin(window, OWNER, 30.0)
     store.finish(Ending(window, OWNER, begun.fence, "done"))
 

@@ -61,7 +61,7 @@ class Waiting:
         )
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
         assert isinstance(claimed, Claimed)
-        store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.turn, 1, 600.0)])
+        store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, 1, 600.0)])
         self.send(task, *args, headers=encode_headers(window))
 
     def send(self, task: str, *args: Any, **options: Any) -> str:

@@ -633,7 +633,7 @@ def test_a_window_that_nobody_begins(
     assert row.cursor is not None
     (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
     once.consume("worker", name_broker(app.connection_for_read()), [QUEUE])
-    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1)])  # type: ignore[union-attr]
+    once.confirm_many([Confirmation(key, claimed.revision, 1, 0.1)])  # type: ignore[union-attr]
     published_again(4)
     (record,) = said(caplog, "window_not_begun")
     assert f"the queue '{QUEUE}'" in record.getMessage()
@@ -663,7 +663,7 @@ def test_a_window_whose_queue_nobody_consumes(
     mine = name_broker(app.connection_for_read())
     once.consume("elsewhere", mine, ["other"])
     (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
-    once.confirm_many([Confirmation(key, claimed.turn, 1, 0.1, QUEUE)])  # type: ignore[union-attr]
+    once.confirm_many([Confirmation(key, claimed.revision, 1, 0.1, QUEUE)])  # type: ignore[union-attr]
     before = once.account("tick").open[key.start]
     tick_until(scheduler, lambda: said(caplog, "window_not_begun"), "it is said")
     for _ in range(3):

@@ -81,8 +81,8 @@ def stage(new_stage: Callable[..., Stage]) -> Stage:
 # answer | next state | deadline, seconds from now | verbs | states in which they answer so
 # A deadline of "same" hasn't moved; "-": the window owes no outcome.
 TABLE = """
-Claimed turn=1           | open       | 5    | claim; claim, beat-2 | unseen
-Claimed turn=1           | open       | same | claim | claimed; published
+Claimed revision=1           | open       | 5    | claim; claim, beat-2 | unseen
+Claimed revision=1           | open       | same | claim | claimed; published
 Moved                    | running A  | same | claim; claim, beat-2 | running
 Moved                    | open       | same | claim | died; taken; due again; again; waits turn; its turn; waits slot
 Moved                    | waiting 1  | same | claim; claim, beat-2 | waiting
@@ -194,7 +194,7 @@ Closed outcome=expired   | closed     | -    | expired, n=1 | waiting; due again
 Confirmed                | open       | 1    | unknown, n=0 | claimed; published; taken; again, taken
 Unchanged                | open       | same | unknown, n=1 | claimed; published; waits turn; its turn; waits slot
 Confirmed                | open       | 1    | unknown, n=1 | due again
-Claimed turn=1           | open       | 10   | backfill | unseen; closed; long closed; before
+Claimed revision=1           | open       | 10   | backfill | unseen; closed; long closed; before
 Open                     | open       | same | backfill | claimed; published; died; taken; due again; again; waits turn
 Open                     | open       | same | backfill | its turn; waits slot
 Open                     | running A  | same | backfill | running
@@ -216,7 +216,9 @@ ROWS = [
 def answered(reply: Any) -> str:
     """A reply as the table writes it, with every field that a row may name."""
     fields = getattr(reply, "__dict__", {}) if not isinstance(reply, OnceError) else {}
-    shown = [f"{name}={fields[name]}" for name in ("turn", "retry", "attempts", "attempt", "outcome") if name in fields]
+    shown = [
+        f"{name}={fields[name]}" for name in ("revision", "retry", "attempts", "attempt", "outcome") if name in fields
+    ]
     return " ".join([type(reply).__name__, *shown])
 
 
@@ -512,11 +514,11 @@ def test_what_could_not_be_published_is_tried_again_soon_and_then_less_often(sta
 def test_a_late_confirm_changes_nothing(stage: Stage) -> None:
     """A beat that confirms after another took the window doesn't move the other's deadline."""
     stage.reach("claimed")
-    turn = stage.turn
+    revision = stage.revision
     stage.overdue()
     assert isinstance(stage.take("beat-2"), r.Taken)
     old = stage.deadline()
-    assert isinstance(stage.confirm(turn=turn), r.Unchanged)
+    assert isinstance(stage.confirm(revision=revision), r.Unchanged)
     assert stage.deadline() == old
 
 
@@ -1920,13 +1922,13 @@ def test_what_can_not_be_published_fails_after_max_attempts(stage: Stage) -> Non
     """A window whose message can't be made is tried max_attempts times and ends as failed, instead of piling up."""
     stage.load(max_attempts=2)
     assert isinstance(stage.claim(), r.Claimed)
-    assert stage.confirm(-1, turn=stage.turn) == r.Confirmed()
+    assert stage.confirm(-1, revision=stage.revision) == r.Confirmed()
     stage.overdue()
     assert isinstance(stage.take(), r.Taken)
     for _ in range(2):  # the second is the repetition of the first
-        assert stage.confirm(-1, turn=stage.turn) == r.Closed("failed")
-    for turn, published in ((stage.turn - 1, -1), (stage.turn, 1), (stage.turn, 0)):
-        assert stage.confirm(published, turn=turn) == r.Unchanged()
+        assert stage.confirm(-1, revision=stage.revision) == r.Closed("failed")
+    for revision, published in ((stage.revision - 1, -1), (stage.revision, 1), (stage.revision, 0)):
+        assert stage.confirm(published, revision=revision) == r.Unchanged()
     assert stage.counts() == {"failed": 1}
     assert stage.even()
 
@@ -1955,7 +1957,7 @@ def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worke
     """Its failure isn't the confirming beat's, which doesn't report it as its own."""
     stage.reach("running")
     assert stage.finish("A", "failed") == r.Finished()
-    assert stage.confirm(-1, turn=stage.turn) == r.Unchanged()
+    assert stage.confirm(-1, revision=stage.revision) == r.Unchanged()
 
 
 def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:

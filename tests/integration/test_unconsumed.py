@@ -57,12 +57,12 @@ class Hours:
         (claimed,) = self.store.claim_many("beat", [ClaimRequest(key, self.cursor, MARK)])
         assert isinstance(claimed, Claimed)
         self.cursor, self.windows = self.now, self.windows + 1
-        self.publish([(key, claimed.turn)])
+        self.publish([(key, claimed.revision)])
         for _ in range(30):  # as many looks as there are in a minute
             overdue = self.store.overdue("beat", self.now, 100).shards[self.store.shard_of("tick")]
             self.taken += len(overdue)
             replies = self.store.take_many("beat", [(key, MARK) for key in overdue], [QUEUE] if consume else [])
-            self.publish([(k, r.turn) for k, r in zip(overdue, replies, strict=True) if isinstance(r, Taken)])
+            self.publish([(k, r.revision) for k, r in zip(overdue, replies, strict=True) if isinstance(r, Taken)])
             self._consume(consume)
             if not overdue and not (consume and self.queue):
                 break
@@ -130,7 +130,7 @@ def test_what_was_not_published_goes_out_at_once(hours: Hours) -> None:
     for key in keys:
         (claimed,) = hours.store.claim_many("beat", [ClaimRequest(key, hours.cursor, MARK)])
         hours.cursor = key.start
-    hours.store.confirm_many([Confirmation(keys[1], claimed.turn, 0, START_TIMEOUT)])
+    hours.store.confirm_many([Confirmation(keys[1], claimed.revision, 0, START_TIMEOUT)])
     hours.go_on(15)
     assert all(isinstance(reply, Taken) for reply in hours.store.take_many("beat-2", [(key, MARK) for key in keys]))
     hours.go_on(15)  # beat-2 died, too

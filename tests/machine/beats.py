@@ -23,7 +23,7 @@ class Job:
     """A window that a beat has claimed or taken, and is to publish and confirm."""
 
     window: WindowKey
-    turn: int
+    revision: int
     retry: int = 0
     published: int | None = None
 
@@ -130,7 +130,7 @@ class BeatRules(Rules):
         if isinstance(reply, r.Claimed):
             beat.cursor[entry] = beat.known[entry] = step.start
             if step.run:
-                beat.jobs.append(Job(window, reply.turn))
+                beat.jobs.append(Job(window, reply.revision))
         elif isinstance(reply, r.Moved):
             beat.cursor[entry] = beat.known[entry] = reply.cursor
         else:
@@ -146,12 +146,12 @@ class BeatRules(Rules):
         for _ in range(copies):
             self.world.queue.append(Message(job.window, job.retry, ENTRIES[job.window.entry]))
 
-    @precondition(lambda self: any(job.turn for beat in self.beats for job in beat.jobs))
+    @precondition(lambda self: any(job.revision for beat in self.beats for job in beat.jobs))
     @rule(which=several, twice=maybe)
     def go_on(self, which, twice):
         """A beat that publishes for long renews its claims, and leaves to others what they have taken meanwhile."""
-        beat, job = self.pick([(b, j) for b in self.beats for j in b.jobs if j.turn], which)
-        renewal = Confirmation(job.window, job.turn, r.Published.NOT_YET, START_TIMEOUT)
+        beat, job = self.pick([(b, j) for b in self.beats for j in b.jobs if j.revision], which)
+        renewal = Confirmation(job.window, job.revision, r.Published.NOT_YET, START_TIMEOUT)
         reply = self.world.ask(
             "confirm", lambda: self.world.store.confirm_many([renewal])[0], self.ends(job.window), twice=twice
         )
@@ -166,9 +166,9 @@ class BeatRules(Rules):
         self.confirm_by(job, twice=twice)
 
     def confirm_by(self, job: Job, *, twice: bool = False) -> None:
-        if not job.turn:
+        if not job.revision:
             return  # closed at its claim
-        confirmation = Confirmation(job.window, job.turn, job.published, START_TIMEOUT)
+        confirmation = Confirmation(job.window, job.revision, job.published, START_TIMEOUT)
         self.world.ask(
             "confirm", lambda: self.world.store.confirm_many([confirmation])[0], self.ends(job.window), twice=twice
         )
@@ -190,7 +190,7 @@ class BeatRules(Rules):
                 twice=twice,
             )
             if isinstance(reply, r.Taken):
-                beat.jobs.append(Job(window, reply.turn, reply.retry))
+                beat.jobs.append(Job(window, reply.revision, reply.retry))
 
     @rule(which=several, entry=entries, said=maybe, twice=maybe)
     def entry_leaves(self, which, entry, said, twice):

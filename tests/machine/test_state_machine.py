@@ -100,7 +100,7 @@ class Machine(NoticeRules, WorkerRules):
         reply = world.ask("backfill", send, told, twice=twice)
         world.sent.clear()  # an order that arrives a day late is a new order
         if isinstance(reply, r.Claimed):
-            self.beats[0].jobs.append(Job(window, reply.turn))
+            self.beats[0].jobs.append(Job(window, reply.revision))
 
     # -- time, network, loss ----------------------------------------------------------------------------------
 

@@ -79,11 +79,11 @@ begin-limits | store/lua/begin.lua | limits end a window at its begin
 - local outcome = ended_by_rule(window)
 + local outcome
 begin-counts | store/lua/begin.lua | a begin counts as an attempt
-- window.attempts, window.turn = window.attempts + 1, window.turn + 1
-+ window.attempts, window.turn = window.attempts, window.turn + 1
+- window.attempts, window.revision = window.attempts + 1, window.revision + 1
++ window.attempts, window.revision = window.attempts, window.revision + 1
 begin-turn | store/lua/begin.lua | a begin changes the turn, so that a late confirm is told apart
-- window.attempts, window.turn = window.attempts + 1, window.turn + 1
-+ window.attempts, window.turn = window.attempts + 1, window.turn
+- window.attempts, window.revision = window.attempts + 1, window.revision + 1
++ window.attempts, window.revision = window.attempts + 1, window.revision
 fence | store/lua/begin.lua | the fence grows with each begin
 - local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 + local fence = math.max(entry.fence, 1)
@@ -142,8 +142,8 @@ finish-again-limit | store/lua/finish.lua | a window that fails runs again up to
 - if again > 0 and window.attempts < most_attempts() then
 + if again > 0 then
 finish-again-released | store/lua/finish.lua | a window that failed is released until it is to run again
-- window.state, window.retry, window.publishes, window.turn = 'again', 0, 0, window.turn + 1
-+ window.retry, window.publishes, window.turn = 0, 0, window.turn + 1
+- window.state, window.retry, window.publishes, window.revision = 'again', 0, 0, window.revision + 1
++ window.retry, window.publishes, window.revision = 0, 0, window.revision + 1
 close-removes | store/lua/pieces/ends.lua | a window that has its outcome is open no longer
 - redis.call('ZREM', OPEN, MEMBER)
 + local _ = OPEN
@@ -165,8 +165,8 @@ take-mutex | store/lua/take.lua | the deadline that a take moves is the mutex be
 - write_window(window, NOW + CLAIM_LEASE)
 + write_window(window, NOW)
 take-retry | store/lua/take.lua | what is published again carries the retry that was handed over
-- return {'taken', window.turn, window.retry,
-+ return {'taken', window.turn, 0,
+- return {'taken', window.revision, window.retry,
++ return {'taken', window.revision, 0,
 take-fingerprint | store/lua/take.lua | a beat whose definition isn't in force takes nothing
 - if entry.fingerprint ~= FINGERPRINT then
 + if false then
@@ -186,8 +186,8 @@ consumed-said | worker/consumed.py | a worker says what it consumes
 -                 store.consume(worker, name_broker(app.connection_for_read()), queues)
 -                 said = True
 +                 said = True
-confirm-turn | store/lua/confirm.lua | a confirm that comes late changes nothing
-- if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
+confirm-revision | store/lua/confirm.lua | a confirm that comes late changes nothing
+- if window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT then
 + if false then
 confirm-held | store/lua/confirm.lua | a confirm changes nothing of a window that is begun
 - if kind or not is_open() then
@@ -411,7 +411,7 @@ finish-done-owner | an end that is told to be stale is said to be, and nothing e
 finish-again-limit | the next begin or take meets the limit | integration/test_store_verbs.py::test_running_again_ends_at_max_attempts[valkey]
 take-held | begin refuses the copy | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-running: take overdue]
 take-fingerprint | a window may be published by either definition while they change | integration/test_store_verbs.py::test_a_beat_with_another_definition_takes_nothing[valkey]
-confirm-held | the turn, which begin moves, says the same
+confirm-held | the revision, which begin moves, says the same
 receive | the window is published once more, and begin refuses the copy | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-claimed: receive, n=0]
 load-later | while a schedule changes the judge allows either definition | integration/test_store_verbs.py::test_of_the_living_the_beat_that_loaded_last_is_right[valkey]
 load-cursor-back | a cursor that goes back claims again what has ended, and begin refuses that | integration/test_store_verbs.py::test_a_changed_definition_never_goes_back[valkey]

@@ -58,7 +58,7 @@ class State(NamedTuple):
     windows: tuple[tuple[Any, ...], ...]
     #: Of each window the largest retry number that was published; -1: no message.
     sent: tuple[int, ...]
-    #: The cursor that each knows; what it is to confirm: the window, 0 for none, the turn, and the attempts till then.
+    #: The cursor that each knows; what it is to confirm: window (0: none), revision, attempts till then.
     beats: tuple[tuple[int, int, int, int], ...]
     #: () or what each does, the window, the message's retry number, ticks that are left of its lease, its fence.
     workers: tuple[tuple[Any, ...], ...]
@@ -213,7 +213,7 @@ class Explorer:
         return found
 
     def _beat_steps(self, s: State, number: int, beat: tuple[int, int, int, int], *, faults: bool) -> Iterator[Any]:  # noqa: PLR0912
-        known, of, turn, attempts = beat
+        known, of, revision, attempts = beat
         name, who = _BEAT + number, f"beat {number + 1}"
 
         def now(state: State, *knows: int) -> State:
@@ -221,7 +221,7 @@ class Explorer:
 
         if of:
             for said in (m.PUBLISHED, m.PERHAPS_NOT, m.NOT_YET):
-                call = self._call("confirm", of, turn=turn, published=said)
+                call = self._call("confirm", of, revision=revision, published=said)
                 reply, after = self._ask(s, call)
                 if reply == ("confirmed",) and s.windows[of - 1][_ATTEMPTS] != attempts:
                     self._broken("deadlines stand", (who, call, reply))
@@ -249,8 +249,8 @@ class Explorer:
                 if faults or reply[0] != "taken":
                     yield (who, call, reply, "lost"), after
                 if reply[0] == "taken":
-                    _, turn, retry, attempts = reply
-                    yield (who, call, reply), _published(now(after, known, start, turn, attempts), start, retry)
+                    _, revision, retry, attempts = reply
+                    yield (who, call, reply), _published(now(after, known, start, revision, attempts), start, retry)
 
     def _idle_steps(self, s: State, number: int, *, faults: bool) -> Iterator[Any]:
         who = f"worker {number + 1}"
@@ -394,7 +394,7 @@ class Explorer:
         have: list[Any] = [worker[1] for worker in s.workers if worker and worker[3] and worker[0] == "runs"]
         if len(have) != len(set(have)):
             self._broken("one executes", why)
-        have = [of for _, of, turn, _ in s.beats if of and _is_turn(s.windows[of - 1], turn)]
+        have = [of for _, of, revision, _ in s.beats if of and _is_revision(s.windows[of - 1], revision)]
         if len(have) != len(set(have)):
             self._broken("one publishes", why)
 
@@ -427,9 +427,9 @@ class Explorer:
                 found = self._tidied[key] = self._tidy_window(*key)
             tidied.append(found[0])
             fences.update(found[1])
-        for at, (known, of, turn, attempts) in enumerate(beats):
-            if of:  # a turn is this one or another
-                now = tidied[of - 1][_TURN] if turn == windows[of - 1][_TURN] else 0
+        for at, (known, of, revision, attempts) in enumerate(beats):
+            if of:  # a revision is this one or another
+                now = tidied[of - 1][_REVISION] if revision == windows[of - 1][_REVISION] else 0
                 beats = (*beats[:at], (known, of, now, attempts), *beats[at + 1 :])
         fences.update([worker[4] for worker in workers if worker])
         if max(fences) >= len(fences):  # fences only compare
@@ -443,15 +443,15 @@ class Explorer:
 
     @staticmethod
     def _tidy_beat(s: State, name: int, beat: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """A claim from an old cursor says where that is now, unless it was this beat's; an old turn says nothing."""
-        known, of, turn, attempts = beat
-        if of and not _is_turn(s.windows[of - 1], turn):
-            of = turn = attempts = 0
+        """A claim from an old cursor says where it is now, unless it was this beat's; an old revision says nothing."""
+        known, of, revision, attempts = beat
+        if of and not _is_revision(s.windows[of - 1], revision):
+            of = revision = attempts = 0
         if known < s.cursor:
             w = s.windows[known]
-            if not (w[_OPEN] and w[_TURN] == 1 and w[_CLAIMER] == name):
+            if not (w[_OPEN] and w[_REVISION] == 1 and w[_CLAIMER] == name):
                 known = s.cursor
-        return known, of, turn, attempts
+        return known, of, revision, attempts
 
     def _tidy_window(
         self,
@@ -478,14 +478,14 @@ class Explorer:
         if not w.open:
             ended = Window(w.kind, w.by, w.number, w.until, ended=w.ended)
             if self.tell_apart:  # whose turn it was, where a rule is missing
-                ended.turn, ended.beat = w.turn, w.beat
+                ended.revision, ended.beat = w.revision, w.beat
             return pack(ended), ()
         if not lives(w.owner) or (not self.tell_apart and not w.kind and w.state not in _KNOWS_OWNER):
             w.owner, w.fence = _NOBODY, min(w.fence, 1)
         if w.deadline <= 0 or w.taken != m.TAKEN:
             w.taken = 0
-        if not (w.turn == 1 and w.claimer == w.beat != _NOBODY and behind[w.beat - _BEAT]):
-            w.claimer, w.claimer_until, w.turn = "", 0, 2  # its claim isn't sent again
+        if not (w.revision == 1 and w.claimer == w.beat != _NOBODY and behind[w.beat - _BEAT]):
+            w.claimer, w.claimer_until, w.revision = "", 0, 2  # its claim isn't sent again
             w.beat = w.beat if w.taken else _NOBODY
         w.publishes = 1
         return pack(w), (w.fence, w.number) if w.kind == "run" else (w.fence,)
@@ -501,8 +501,8 @@ def _published(s: State, start: int, retry: int) -> State:
     return s._replace(sent=(*s.sent[: start - 1], retry, *s.sent[start:]))
 
 
-def _is_turn(w: tuple[Any, ...], turn: int) -> bool:
-    return bool(w[_OPEN]) and w[_TURN] == turn
+def _is_revision(w: tuple[Any, ...], revision: int) -> bool:
+    return bool(w[_OPEN]) and w[_REVISION] == revision
 
 
 def _is_stale(w: tuple[Any, ...], name: int) -> bool:
@@ -525,8 +525,8 @@ _PLACES = {name: place for place, name in enumerate(Window.__slots__)}
 _KIND, _BY, _NUMBER, _UNTIL, _CLAIMER, _OPEN = (
     _PLACES[name] for name in ("kind", "by", "number", "until", "claimer", "open")
 )
-_ATTEMPTS, _FENCE, _TURN, _STATE, _OWNER, _ENDED = (
-    _PLACES[name] for name in ("attempts", "fence", "turn", "state", "owner", "ended")
+_ATTEMPTS, _FENCE, _REVISION, _STATE, _OWNER, _ENDED = (
+    _PLACES[name] for name in ("attempts", "fence", "revision", "state", "owner", "ended")
 )
 #: As long as nobody else came: the last owner goes on, or is told again that it has handed over.
 _KNOWS_OWNER = {m.HELD, m.RETRY}

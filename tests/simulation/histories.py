@@ -55,7 +55,7 @@ class History:
         self.expires = rng.choice([None, None, 45.04])
         self.cursors = dict.fromkeys(_BEATS, 0)
         #: Of windows that were claimed; those of them that ended.
-        self.turns: dict[int, int] = {}
+        self.revisions: dict[int, int] = {}
         self.ended: set[int] = set()
         self.fences: dict[tuple[int, str], int] = {}
         self.retries: dict[int, int] = {}
@@ -65,7 +65,7 @@ class History:
 
     def call(self) -> None:
         """Make one call."""
-        owed = [at for at in self.turns if at not in self.ended]
+        owed = [at for at in self.revisions if at not in self.ended]
         self.at = self.rng.choice([*owed, *owed, *owed, self.rng.choice((0, 1, 2, 3))])
         verbs = _VERBS if owed else _FIRST
         verb = self.rng.choices([*verbs], [*verbs.values()])[0]
@@ -153,15 +153,15 @@ class History:
         reply = self.store.claim_many(beat, [request])[0]
         if isinstance(reply, r.Claimed):
             self.cursors[beat] = self.at
-            self.turns[self.at] = reply.turn
+            self.revisions[self.at] = reply.revision
         elif isinstance(reply, r.Moved):
             self.cursors[beat] = round((reply.cursor - self.since) / timedelta(seconds=10))
 
     def confirm(self) -> Any:
-        turn = self.rng.choice([self.turns.get(self.at, 1)] * 4 + [self.rng.randint(1, 5)])
+        revision = self.rng.choice([self.revisions.get(self.at, 1)] * 4 + [self.rng.randint(1, 5)])
         said = self.rng.choice([1, 1, 0, -1, 3, 3, 2] if self.rng.random() < 0.5 else [1])
         return self.store.confirm_many(
-            [Confirmation(self.window(), turn, r.Published(said), self.rng.choice([20.04, 600.04]), self.queue())]
+            [Confirmation(self.window(), revision, r.Published(said), self.rng.choice([20.04, 600.04]), self.queue())]
         )[0]
 
     def queue(self) -> str | None:
@@ -171,7 +171,7 @@ class History:
         consumed = self.rng.choice([None, [], ["q"], ["x", "by night"]])
         reply = self.store.take_many(self.beat, [(self.window(), self.mark)], consumed)[0]
         if isinstance(reply, r.Taken):
-            self.turns[self.at], self.retries[self.at] = reply.turn, reply.retry
+            self.revisions[self.at], self.retries[self.at] = reply.revision, reply.retry
         return reply
 
     def several(self) -> None:
@@ -181,7 +181,7 @@ class History:
             self.confirm()
 
     def take_all(self) -> None:
-        for number in sorted(self.turns):
+        for number in sorted(self.revisions):
             self.at = number
             self.take()
 
@@ -194,7 +194,7 @@ class History:
         order = self.window(), f"order-{self.orders}"
         reply = raised(backfill_many(self.store, [order], self.store.settings.publish_timeout)[0])
         if isinstance(reply, r.Claimed):
-            self.turns[self.at] = reply.turn
+            self.revisions[self.at] = reply.revision
             self.ended.discard(self.at)
 
     def abandon(self) -> Any:

@@ -44,10 +44,10 @@ RULES = {
     "a claim sent again answers its beat": "the same answer",
     "a claim opens the window": "nothing is lost",
     "a claim gives a deadline": "nothing is lost",
-    "a confirm says its turn": "deadlines stand",
+    "a confirm says its revision": "deadlines stand",
     "a confirm keeps a deadline": "nothing is lost",
     "a take waits for the deadline": "in time",
-    "a take moves the turn": "one publishes",
+    "a take moves the revision": "one publishes",
     "a take sent again answers its beat": "the same answer",
     "a take gives a deadline": "nothing is lost",
     "a take knows the limits": "limits",
@@ -59,7 +59,7 @@ RULES = {
     "begin gives a deadline": "nothing is lost",
     "begin knows the limits": "limits",
     "begin raises the fence": "fences grow",
-    "begin moves the turn": "deadlines stand",
+    "begin moves the revision": "deadlines stand",
     "a lease counts from before the request": "one executes",
     "an owner is one execution": "nothing is taken away",
     "a lease is its last beginner's": "the last one goes on",
@@ -124,7 +124,7 @@ class Window:
     attempts: int = 0
     fence: int = 0
     retry: int = 0
-    turn: int = 0
+    revision: int = 0
     publishes: int = 0
     state: str = HELD
     taken: int = 0
@@ -225,7 +225,7 @@ class Model:
             w.kind = ""
 
     def _open(self, w: Window, beat: Any, expires: Any, deadline: Any) -> None:
-        w.open, w.deadline, w.turn, w.publishes = True, deadline, 1, 1
+        w.open, w.deadline, w.revision, w.publishes = True, deadline, 1, 1
         w.attempts = w.fence = w.retry = w.taken = 0
         w.state, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
 
@@ -275,7 +275,7 @@ class Model:
             if a.start <= e.cursor and w.claimer == a.beat and self.rule("a claim sent again answers its beat"):
                 if a.mode != "run":
                     return ("claimed", 0)
-                if w.open and w.turn == 1 and w.beat == a.beat:
+                if w.open and w.revision == 1 and w.beat == a.beat:
                     return ("claimed", 1)
             return ("moved", e.cursor)
         for passed_over in a.missed:
@@ -293,7 +293,7 @@ class Model:
             self._open(w, a.beat, self.after(a.expires) if a.expires else None, 0)
             self._deadline(w, "a claim gives a deadline", self.after(a.claim_lease))
         elif a.mode == "run":
-            w.turn, w.beat = 1, a.beat
+            w.revision, w.beat = 1, a.beat
         return ("claimed", int(a.mode == "run")) if mine else ("moved", a.start)
 
     def _take_over(self, w: Window, a: Args) -> None:
@@ -305,7 +305,7 @@ class Model:
             if w.kind == "wait":  # from now on the account outlives the wait for a worker
                 w.until = self.later(self.after(-a.retention, w.until), self.after(self.MARGIN))
             self._open(w, a.beat, None, self.after(self.MARGIN, w.until))
-            w.owner, w.publishes, w.turn = w.by, 0, 2
+            w.owner, w.publishes, w.revision = w.by, 0, 2
             if w.kind == "run":
                 w.attempts, w.fence = 1, w.number
             else:
@@ -315,12 +315,12 @@ class Model:
         """Say what became of the message of a window that was claimed or taken."""
         kind = self._settle(e, w, a)
         end_as = {FAILED: "failed", ASTRAY: "untracked"}.get(a.published)
-        closer = f"/{a.turn}"  # turns differ: who sends it again knows its own
+        closer = f"/{a.revision}"  # revisions differ: who sends it again knows its own
         if kind == "done" and w.number == end_as and str(w.by).endswith(closer):
             return (end_as,)
         if kind or not w.open or (a.published == NOT_YET and w.taken == SENT):
             return ("unchanged",)
-        if w.turn != a.turn and self.rule("a confirm says its turn"):
+        if w.revision != a.revision and self.rule("a confirm says its revision"):
             return ("unchanged",)
         if end_as == "untracked" or (end_as and w.publishes >= e.max_attempts):
             self._close(e, w, a, end_as, f"{w.beat}{closer}")
@@ -351,7 +351,7 @@ class Model:
         if not self.passed(w.deadline) and self.rule("a take waits for the deadline"):
             repeats = w.taken == TAKEN and w.beat == a.beat and not kind
             if repeats and self.rule("a take sent again answers its beat"):
-                return ("taken", w.turn, w.retry, w.attempts)
+                return ("taken", w.revision, w.retry, w.attempts)
             return ("no", "not overdue")
         if kind:
             w.deadline = self.after(self.MARGIN, w.until)
@@ -368,16 +368,16 @@ class Model:
         if not is_new and e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS):
             self._wait(w)
             return ("no", "waits")
-        w.turn += self.rule("a take moves the turn")
+        w.revision += self.rule("a take moves the revision")
         w.taken, w.beat, w.publishes = TAKEN, a.beat, w.publishes + 1
         if w.state == AGAIN:
             w.state = AGAIN_DUE
         self._deadline(w, "a take gives a deadline", self.after(a.claim_lease))
-        return ("taken", w.turn, w.retry, w.attempts)
+        return ("taken", w.revision, w.retry, w.attempts)
 
     def _wait(self, w: Window) -> None:
         """It waits for its turn: whatever frees that makes it overdue, see ``take``."""
-        w.turn, w.taken, w.publishes, w.state = w.turn + 1, 0, 0, WAITS_TURN
+        w.revision, w.taken, w.publishes, w.state = w.revision + 1, 0, 0, WAITS_TURN
 
     def some_time(self) -> Any:
         """A time that the model doesn't know."""
@@ -411,7 +411,7 @@ class Model:
             return ("unknown",)
         kind = self._settle(e, w, a)
         if w.open:
-            repeats = w.backfill and w.beat == a.beat and w.turn == 1 and not kind
+            repeats = w.backfill and w.beat == a.beat and w.revision == 1 and not kind
             return ("claimed", 1) if repeats else ("open",)
         if kind and kind != "done":
             return ("open",)
@@ -443,7 +443,7 @@ class Model:
         if w.state == WAITS_TURN and not w.taken:
             return ("unchanged",)
         in_line = w.state in {WAITS_TURN, AGAIN_DUE}
-        w.turn, w.taken = w.turn + 1, 0 if w.publishes <= 1 and not in_line else SENT
+        w.revision, w.taken = w.revision + 1, 0 if w.publishes <= 1 and not in_line else SENT
         at = self.after(a.length)
         at = self.later(at, w.until) if kind else at
         self._deadline(w, "receiving keeps a deadline", self.after(self.MARGIN, at))
@@ -495,7 +495,7 @@ class Model:
         if outcome:
             self._close(e, w, a, outcome, a.owner)
             return ("closed", outcome)
-        w.attempts, w.turn = w.attempts + 1, w.turn + self.rule("begin moves the turn")
+        w.attempts, w.revision = w.attempts + 1, w.revision + self.rule("begin moves the revision")
         w.fence, w.owner, w.retry, w.state, w.taken, w.publishes = fence, a.owner, a.retry, HELD, 0, 0
         e.fence, e.skips = fence, e.skips or overlap != "allow"
         self._mark(w, "run", a.owner, fence, self.after(a.lease))
@@ -528,7 +528,7 @@ class Model:
         self._mark(w, "wait", a.owner, a.retry, self.after(hold_for if w.open else hold_for + a.retention))
         if w.open:
             w.attempts, w.retry, w.state = max(w.attempts - 1, 0), a.retry, RETRY
-            w.publishes, w.turn = 1, w.turn + 1
+            w.publishes, w.revision = 1, w.revision + 1
             at = self.after(a.delay + max(a.start_timeout, self.MARGIN))
             self._deadline(w, "handing over gives a deadline", at)
         return ("handed over",)
@@ -555,7 +555,7 @@ class Model:
         again = e.again if a.again is not None and e.again is not None else a.again
         if again and w.attempts < e.max_attempts:
             w.kind = ""
-            w.state, w.retry, w.publishes, w.turn = AGAIN, 0, 0, w.turn + 1
+            w.state, w.retry, w.publishes, w.revision = AGAIN, 0, 0, w.revision + 1
             self._deadline(w, "to run again gives a deadline", self.after(again))
             return ("again",)
         self._close(e, w, a, a.outcome, a.owner)
@@ -575,7 +575,7 @@ class Model:
             soon = self.between(min(step, a.publish_timeout), step)
             if kind == "wait":
                 soon = self.after(self.MARGIN, w.until)
-            w.turn, w.taken, w.deadline = w.turn + 1, SENT, self.earlier(soon, w.deadline)
+            w.revision, w.taken, w.deadline = w.revision + 1, SENT, self.earlier(soon, w.deadline)
             return ("sooner",)
         idle = not kind and (not w.fence or w.state == RETRY or a.outcome == "revoked")
         idle = idle or kind == "wait" or not self.rule("close leaves alone what runs")

@@ -121,7 +121,7 @@ else
   redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
 end
 if not verdict then
-  window.attempts, window.turn = window.attempts + 1, window.turn + 1
+  window.attempts, window.revision = window.attempts + 1, window.revision + 1
   window.fence, window.owner, window.retry = fence, OWNER, RETRY
   window.state, window.taken, window.publishes = 'held', 0, 0
   set_running(int(fence))

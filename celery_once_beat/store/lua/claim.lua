@@ -4,7 +4,7 @@
 -- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or 'pass' (the window itself is
 -- missed, also while the entry is paused).
 --
--- returns {'claimed', turn, expires, missed}   publish it, unless MODE is 'pass'. turn is 0 if there is nothing to confirm.
+-- returns {'claimed', revision, expires, missed}   publish it, unless MODE is 'pass'. revision: 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded'} (another definition is in force: load again)   {'unknown'} (no such hash: load again)
@@ -30,7 +30,7 @@ if entry.cursor ~= FROM_CURSOR then
       return {'claimed', 0, '0', 0}
     end
     local window = read_window()
-    if is_open() and window.turn == 1 and window.beat == BEAT then
+    if is_open() and window.revision == 1 and window.beat == BEAT then
       return {'claimed', 1, window.expires, 0}
     end
   end
@@ -57,8 +57,8 @@ local function look_at(run_key, start, member)
     return {outcome = number}
   elseif kind then
     local window = new_window(BEAT, 0)
-    -- Not this beat's to publish: a claim that is repeated must not find turn 1.
-    window.owner, window.publishes, window.turn = owner, 0, 2
+    -- Not this beat's to publish: a claim that is repeated must not find revision 1.
+    window.owner, window.publishes, window.revision = owner, 0, 2
     local left, waits = math.max(redis.call('PTTL', run_key), 0), nil
     if kind == 'run' then
       window.attempts, window.fence = 1, number
@@ -132,7 +132,7 @@ if MODE == 'run' and not itself then
     -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
     return {'moved', START, missed}
   end
-  return {'claimed', window.turn, window.expires, missed}
+  return {'claimed', window.revision, window.expires, missed}
 end
 redis.call('HSET', ENTRY, 'cursor', START)
 if MODE == 'pass' then

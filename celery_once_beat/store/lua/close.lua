@@ -41,7 +41,7 @@ if OUTCOME == 'unknown' or too_early then
     soon = redis.call('PTTL', RUN) + MARGIN
   end
   -- The beat that published it may confirm only now: that would put it off.
-  window.turn, window.taken = window.turn + 1, SENT
+  window.revision, window.taken = window.revision + 1, SENT
   local by_whom = too_early and {} or {'discarded', int(NOW) .. ' ' .. OWNER}
   write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), unpack(by_whom))
   return {'sooner'}

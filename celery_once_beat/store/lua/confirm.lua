@@ -18,7 +18,7 @@ local NOT_YET = 3
 entry = read_entry()
 local kind, owner, outcome = settle()
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
-local closer = '/' .. int(TURN) -- ends the owner in the marker: a repetition knows its own, since turns differ
+local closer = '/' .. int(REVISION) -- ends the owner in the marker: a repetition knows its own, since revisions differ
 if kind == 'done' and outcome == end_as and string.sub(owner, -#closer) == closer then
   return {end_as} -- the reply to this one was lost
 end
@@ -26,7 +26,7 @@ if kind or not is_open() then
   return {'unchanged'}
 end
 local window = read_window()
-if window.turn ~= TURN or PUBLISHED == NOT_YET and window.taken == SENT then
+if window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT then
   return {'unchanged'}
 end
 if end_as == 'untracked' or end_as and window.publishes >= most_attempts() then

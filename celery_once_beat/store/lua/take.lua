@@ -1,7 +1,7 @@
 -- take: a beat takes an overdue window to publish it again. The deadline that it moves is the mutex between beats. Sent
 -- again by the same beat, it answers as it did the first time.
 --
--- returns {'taken', turn, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
+-- returns {'taken', revision, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 says when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
@@ -29,7 +29,7 @@ if entry.fingerprint ~= FINGERPRINT then
 end
 local window = read_window()
 local function answer()
-  return {'taken', window.turn, window.retry, window.attempts, window.expires, window.publishes,
+  return {'taken', window.revision, window.retry, window.attempts, window.expires, window.publishes,
     window.backfill == 1 and window.claimed or '0'}
 end
 if tonumber(deadline) > NOW then
@@ -61,7 +61,7 @@ if verdict then
   start_waiting(window, verdict)
   return {'no', 'waits'}
 end
-window.turn, window.taken, window.beat = window.turn + 1, 1, BEAT
+window.revision, window.taken, window.beat = window.revision + 1, 1, BEAT
 window.publishes = window.publishes + 1
 if window.state == 'again' then
   window.state = 'again_due'

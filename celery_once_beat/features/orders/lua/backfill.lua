@@ -1,7 +1,7 @@
 -- backfill: a window is opened once more, by order. The cursor stays, and the outcome is counted apart.
 -- It is overdue in OVERDUE_IN ms, unless it is confirmed before.
 --
--- returns {'claimed', turn, expires, now}   publish it, then confirm with that turn, which is 1; expires is '0': never;
+-- returns {'claimed', revision, expires, now}   publish it, then confirm with that revision, which is 1; expires is '0': never;
 --                now is when it was ordered, server ms. The same answer where the reply to this order was lost
 --         {'open'}       it still owes its outcome, or runs; nothing changes
 --         {'unknown'}    no such entry
@@ -15,7 +15,7 @@ end
 local kind = settle()
 if is_open() then
   local window = read_window()
-  if window.backfill == 1 and window.beat == BEAT and window.turn == 1 and not kind then
+  if window.backfill == 1 and window.beat == BEAT and window.revision == 1 and not kind then
     touch_entry()
     return {'claimed', 1, '0', window.claimed}
   end

@@ -21,7 +21,7 @@ if waits(window) and window.taken == 0 then
 end
 touch_entry()
 -- The beat that published this copy may confirm only now: that would put it off.
-window.turn = window.turn + 1
+window.revision = window.revision + 1
 -- A first copy has left its queue, so another one doesn't make that longer: it waits for no other window of its entry.
 window.taken = (window.publishes <= 1 and not in_line(window)) and 0 or SENT
 write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)

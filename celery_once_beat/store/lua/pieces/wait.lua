@@ -3,10 +3,10 @@
 -- include: end_rules, window
 -- hooks: on_wait
 
--- `verdict` says in which state it waits; see the hook before_begin. With the next turn, a late confirm changes nothing. If
+-- `verdict` says in which state it waits; see the hook before_begin. With the next revision, a late confirm changes nothing. If
 -- a rule will end the window while it waits, it is overdue then.
 local function start_waiting(window, verdict)
-  window.turn, window.taken, window.publishes, window.state = window.turn + 1, 0, 0, verdict.state
+  window.revision, window.taken, window.publishes, window.state = window.revision + 1, 0, 0, verdict.state
   write_window(window, math.max(math.min(NOW + LONGEST_WAIT, ends_at(window) + 1), NOW + MARGIN))
   on_wait(window, verdict)
 end

@@ -7,33 +7,33 @@ local function is_open()
 end
 
 -- An account is nine numbers, then state, owner, beat and queue; see read_account. `claimed` and `expires` (0: never),
--- server ms, stay texts, since most verbs only pass them on. `turn` grows whenever the right to publish or run the
--- window moves: a confirm with an older turn is late. `taken` is 1 from a take to its confirm, SENT once the message
+-- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
+-- window moves: a confirm with an older revision is late. `taken` is 1 from a take to its confirm, SENT once the message
 -- is out, else 0. `state` is one of STATES, which store/protocol.py explains. `queue` has the last message, percent-encoded;
 -- '-' where that isn't known.
 local SENT = 2
 
 local function new_window(beat, expires)
   return {
-    attempts = 0, fence = 0, retry = 0, turn = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
+    attempts = 0, fence = 0, retry = 0, revision = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
     backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat, queue = '-',
   }
 end
 
 local function read_account(account, start)
-  local attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken, state, owner, beat, queue =
+  local attempts, fence, retry, revision, publishes, claimed, expires, backfill, taken, state, owner, beat, queue =
     string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l[%l_]+) (%S+) (%S+) (%S+)$')
   local largest = TOO_LARGE
   if attempts and STATES[state] then
-    attempts, fence, retry, turn, publishes = attempts + 0, fence + 0, retry + 0, turn + 0, publishes + 0
+    attempts, fence, retry, revision, publishes = attempts + 0, fence + 0, retry + 0, revision + 0, publishes + 0
     backfill, taken = backfill + 0, taken + 0
-    largest = math.max(attempts, fence, retry, turn, publishes, claimed, expires, backfill, taken)
+    largest = math.max(attempts, fence, retry, revision, publishes, claimed, expires, backfill, taken)
   end
   if largest >= TOO_LARGE then
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
   return {
-    attempts = attempts, fence = fence, retry = retry, turn = turn, publishes = publishes, claimed = claimed,
+    attempts = attempts, fence = fence, retry = retry, revision = revision, publishes = publishes, claimed = claimed,
     expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat, queue = queue,
   }
 end
@@ -69,7 +69,7 @@ end
 local function write_window_at(start, member, w, deadline, ...)
   redis.call('HSET', ENTRY, 'w:' .. start, string.format(
     '%d %.0f %d %d %d %s %s %d %d %s %s %s %s', -- %d is quicker, for what fits in 31 bits
-    w.attempts, w.fence, w.retry, w.turn, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
+    w.attempts, w.fence, w.retry, w.revision, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
     w.beat, w.queue), ...)
   keep_entry()
   if redis.call('ZADD', OPEN, deadline, member) == 1 then
