@@ -699,7 +699,7 @@ class Judge:
         step = self.settings.step
         if overlap == "skip":
             return active_until >= self.clock.due(window.start) - step
-        if overlap != "buffer_one" or window.executions:
+        if overlap != "buffer_one" or (window.executions and not window.asked):  # ordered, it ran in another life
             return False
         others = [
             other

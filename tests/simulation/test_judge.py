@@ -370,6 +370,13 @@ def in_turn(overlap: str, *outcomes: tuple[float, float | str], limit: str | Non
     return history
 
 
+def ordered_when_skipped() -> History:
+    """A window that was skipped is ordered, begins, and hasn't ended yet."""
+    history = in_turn("buffer_one", (105, "skipped"), (110, 120.2)).tell("asked", 130, entry="e", start=105)
+    history.begin(105, 130.2, "worker-2")
+    return history
+
+
 def put_back(again: float) -> History:
     """The worker that got the message of 105 was frozen; it comes to another one, perhaps to run in five seconds."""
     history = History({"e": {"starts": [100, 105, 110], "overlap": "buffer_all"}}, recovery_interval=5)
@@ -509,6 +516,7 @@ KEEP: dict[str, list[Callable[[], History]]] = {
         lambda: told("revoked", "revoked"),
         lambda: untracked("untracked", tracked=False),
         lambda: in_turn("buffer_one", (105, "skipped"), (110, 120.2)),
+        ordered_when_skipped,
     ],
     "records": [lambda: again(5)],
     "lost": [frozen, lambda: deployed(99, 105, 110)],

@@ -25,7 +25,7 @@ MOST = {
     "Python": 18_645,
     "Lua": 1_780,
     "the largest module": 429,
-    "tests": 46_619,
+    "tests": 46_630,
     "words of README": 900,
     "words of docs": 28_200,
     "characters of a begin without features": 16_261,
