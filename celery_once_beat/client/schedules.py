@@ -43,6 +43,8 @@ logger = guarded(get_logger(__name__))
 
 #: Schedules that travel in one pipeline.
 _PAGE = 500
+#: Starts, or windows of a history, that one call is asked for.
+_MOST_ASKED = 1_000_000
 
 
 class Schedules:
@@ -376,7 +378,8 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
 
 
 def _check_number(value: Any) -> int:
-    number: int = expect("number", value, type(value) is int and value >= 0, "a whole number from 0", SettingError)
+    fits = type(value) is int and 0 <= value <= _MOST_ASKED
+    number: int = expect("number", value, fits, f"a whole number from 0 to {_MOST_ASKED:,}", SettingError)
     return number
 
 

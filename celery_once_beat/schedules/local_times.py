@@ -47,6 +47,6 @@ def read_instant(what: str, when: object, tz: str | tzinfo | None = None) -> dat
             return found.astimezone(timezone.utc)
         if zone is not None:
             return first_instant(found, zone).replace(tzinfo=timezone.utc)
-    except (OverflowError, ValueError):
-        raise wrong(what, when, "a time within the calendar") from None
+    except Exception as exc:  # it is past the calendar's end, or whatever a time zone of a user's raises
+        raise wrong(what, when, "a time within the calendar") from exc
     raise SettingError(f"{what}: found {shown(when)}, which names no time zone; give tz='Europe/Berlin', say")

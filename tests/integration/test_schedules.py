@@ -177,6 +177,7 @@ def test_wrong_questions_are_one_line(schedules: Schedules) -> None:
     now = datetime.now(timezone.utc)
     wrong: list[Callable[[], Any]] = [
         lambda: schedules.next("a", -1),
+        lambda: schedules.next("a", 10**40),
         lambda: schedules.next("a", "two"),  # type: ignore[arg-type]
         lambda: schedules.next("a", 1, "today"),  # type: ignore[arg-type]
         lambda: schedules.history("a", -1),

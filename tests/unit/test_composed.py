@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -197,6 +197,13 @@ class Own(BaseSchedule):
     pass
 
 
+class Raising(tzinfo):
+    """A time zone of a user's."""
+
+    def utcoffset(self, _: object) -> None:
+        raise RuntimeError("no offset")
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -209,6 +216,7 @@ class Own(BaseSchedule):
         (lambda: between(NIGHTLY, start="soon"), "between, start: found 'soon', expected a time"),
         (lambda: between(NIGHTLY, start="2026-12-25", end="2026-12-24"), "between: found 2026-12-24 as end"),
         (lambda: between(NIGHTLY, start="0001-01-01T00:00", tz="Asia/Tokyo"), "expected a time within the calendar"),
+        (lambda: at(datetime(2026, 1, 1, tzinfo=Raising())), "expected a time within the calendar"),
         (lambda: excluding(NIGHTLY, 5), "excluding: found 5, expected a date"),
         (lambda: excluding(NIGHTLY, [None]), "excluding: found None, expected a date"),
         (lambda: excluding(NIGHTLY, ("2026-12-25", "2026-12-26", "2026-12-27")), "expected a date"),
