@@ -333,7 +333,7 @@ def test_without_any_redis_the_error_says_what_to_set(conf: dict[str, Any]) -> N
 def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
     """Also one that isn't whole, or of a scheme that nobody knows; of a broker too."""
     if not isinstance(url, str | list):
-        with pytest.raises(SettingError, match="^broker_url: found (int|dict), expected a URL"):
+        with pytest.raises(SettingError, match=r"^broker_url: found (int|dict), expected a URL"):
             Settings.from_app(Celery(broker=url, set_as_current=False))
     with pytest.raises(SettingError) as caught:
         read(once_beat_redis_url=url)
