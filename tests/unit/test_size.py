@@ -27,8 +27,8 @@ MOST = {
     "the largest module": 429,
     "tests": 46_638,
     "words of README": 900,
-    "words of docs": 28_200,
-    "characters of a begin without features": 16_261,
+    "words of docs": 28_117,
+    "characters of a begin without features": 16_309,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
