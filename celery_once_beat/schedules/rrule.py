@@ -13,13 +13,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from datetime import MAXYEAR, datetime, timedelta, timezone, tzinfo
-from itertools import groupby, islice, product, takewhile
+from itertools import chain, groupby, islice, product, takewhile
 from math import prod
-from operator import contains
 from typing import Any
 
 from celery import Celery
-from dateutil.rrule import DAILY, MONTHLY, WEEKLY, YEARLY, rrule, weekday
+from dateutil.rrule import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule, weekday
 
 from celery_once_beat.errors import ScheduleError
 from celery_once_beat.rules import PureSchedule, budget, spend
@@ -39,8 +38,9 @@ MOST_READ = 300_000
 _MOST_COUNT = 10_000
 #: Of hour, minute and second: a rule for more of them has a smaller freq.
 _MOST_TIMES = 1440
-#: Of the budget: for dateutil's days of one month or year, and for one day.
-_MONTH_STEPS, _DAY_STEPS = 80, 8
+#: Of the budget: for dateutil's days of one month or year, for one day, and for each batch of units of a day.
+_MONTH_STEPS, _DAY_STEPS, _BATCH_STEPS = 80, 8, 128
+_BATCH = 256
 
 #: By dateutil's numbers.
 _FREQS = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
@@ -54,8 +54,6 @@ def _from_both_ends(most: int) -> tuple[int, ...]:
     return (*range(-most, 0), *range(1, most + 1))
 
 
-#: The parts of a time, and how many values each has.
-_TIMES = {"hour": 24, "minute": 60, "second": 60}
 _NUMBERS: Mapping[str, Collection[int]] = {
     "bysetpos": _from_both_ends(366),
     "bymonth": range(1, 13),
@@ -63,7 +61,9 @@ _NUMBERS: Mapping[str, Collection[int]] = {
     "byyearday": _from_both_ends(366),
     "byeaster": range(-80, 251),
     "byweekno": _from_both_ends(53),
-    **{f"by{part}": range(size) for part, size in _TIMES.items()},
+    "byhour": range(24),
+    "byminute": range(60),
+    "bysecond": range(60),
 }
 _OF_DAYS = ("bymonth", "bymonthday", "byyearday", "byeaster", "byweekno", "byweekday")
 RULE_FIELDS = ("freq", "dtstart", "interval", "wkst", "count", "until", *_NUMBERS, "byweekday")
@@ -84,42 +84,14 @@ class RRule(PureSchedule):
     def __init__(self, freq: str | int, dtstart: datetime | str, *, app: Celery | None = None, **rule: Any) -> None:
         super().__init__(app=app)
         #: The rule as JSON has it. Two that are equal are the same rule.
-        self.fields = fields = _read_fields(freq, dtstart, rule)
-        aware = datetime.fromisoformat(fields["dtstart"])
-        self._offset: timedelta = aware.utcoffset()  # type: ignore[assignment]  # it has one
-        #: From here on all is naive, in the rule's own time.
-        self._first = first = aware.replace(tzinfo=None)
-        self._freq = _FREQS.index(fields["freq"])
-        self._interval: int = fields.get("interval", 1)
-        self._wkst = _WEEKDAYS.index(fields.get("wkst", "MO"))
-        self._days_by = {name: fields[name] for name in _OF_DAYS if name in fields}
-        self._each_day = self._freq >= DAILY and not self._days_by
-        self._days_by |= _days_of_first(fields, self._freq, first)
-        self._days_by["byweekday"] = [_dateutil_weekday(text) for text in self._days_by.get("byweekday", _WEEKDAYS)]
-        # A day is made of units: hours, minutes or seconds if freq is one of these, else the day is its one unit. So
-        # many of hour, minute and second say where a unit begins, the others its starts.
-        outer = max(self._freq - DAILY, 0)
-        self._unit = 60 ** (3 - outer) if outer else _SECONDS_OF_DAY
-        by = [
-            fields.get(f"by{part}", range(size) if number < outer else [getattr(first, part)])
-            for number, (part, size) in enumerate(_TIMES.items())
-        ]
-        self._begins = [*map(sorted, by[:outer]), *[[0]] * (3 - outer)]
-        inner = [*[[0]] * outer, *by[outer:]]
-        if prod(map(len, inner)) > _MOST_TIMES:
-            raise ValueError(f"byhour, byminute, bysecond: expected at most {_MOST_TIMES} times, or a shorter freq")
-        #: Seconds from the begin of a unit to its starts.
-        self._inner = sorted(map(_seconds, product(*inner)))
-        #: Which of the starts of a year, a month or a week count; of shorter periods that is decided here.
-        self._positions: list[int] = fields.get("bysetpos", [])
-        if self._freq >= DAILY and self._positions:
-            self._inner = [self._inner[index] for index in self._at_positions(len(self._inner))]
-            self._positions = []
-        #: No start is later.
-        self._end = _LAST
-        self._end = self._last_start()
+        self.fields = _read_fields(freq, dtstart, rule)
+        first = datetime.fromisoformat(self.fields["dtstart"])
+        self._offset: timedelta = first.utcoffset()  # type: ignore[assignment]  # it has one
+        self._starts = _Starts(self.fields, first.replace(tzinfo=None))
+        #: In the rule's own time: no start is later.
+        self._end = self._last_start(first.replace(tzinfo=None))
 
-    def _last_start(self) -> datetime:
+    def _last_start(self, first: datetime) -> datetime:
         until = self.fields.get("until")
         end = _LAST if until is None else min(datetime.fromisoformat(until).replace(tzinfo=None), _LAST)
         count = self.fields.get("count")
@@ -127,12 +99,12 @@ class RRule(PureSchedule):
             return end
         try:
             with budget(MOST_READ):
-                counted = list(islice(self.own_starts(self._first, end), count))
+                counted = list(islice(self._starts.walk(first, end), count))
         except ScheduleError as exc:
             raise ValueError(f"count: found {count}, but {exc}") from exc
         if len(counted) == count:
             return counted[-1]
-        if _horizon(self._first) < end:
+        if self._starts.horizon(first) < end:
             raise ValueError(f"count: found {count}, but the rule has {len(counted)} starts within 41 years")
         return end
 
@@ -140,29 +112,73 @@ class RRule(PureSchedule):
         """Return the first start after ``after``, by the rule."""
         try:
             earliest = (after + self._offset).replace(microsecond=0) + _SECOND
-            start = next(self.own_starts(earliest, self._end), None)
+            start = next(self._starts.walk(earliest, self._end), None)
             return None if start is None else start - self._offset
         except OverflowError:  # at the ends of the calendar
             return None
+
+    def own_starts(self, earliest: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the starts from ``earliest`` up to ``until``. All are naive, in the rule's own time."""
+        return self._starts.walk(earliest, min(until, self._end))
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the rule."""
         freq, dtstart, *rule = self.fields.items()
         return (freq[1], dtstart[1]), dict(rule)
 
-    def own_starts(self, earliest: datetime, until: datetime) -> Iterator[datetime]:
-        """Yield the starts from ``earliest`` up to ``until``, as far as the horizon. Naive, in the rule's own time."""
-        earliest = max(earliest, self._first)
-        last = min(until, self._end, _horizon(earliest))
-        if not self._inner:  # no position of bysetpos is one of a day
-            return iter(())
-        starts = self._by_position(earliest, last) if self._positions else self._by_day(earliest, last)
-        return takewhile(lambda start: start <= last, starts)
+
+class _Starts:
+    """The starts of a rule, but for its ``until`` and ``count``: naive, in the rule's own time.
+
+    They are days with times. A day is made of units: hours, minutes or seconds if ``freq`` is one of these, else the
+    day is its one unit.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], first: datetime) -> None:
+        self._first = first
+        self._freq = freq = _FREQS.index(fields["freq"])
+        self._interval: int = fields.get("interval", 1)
+        self._wkst = _WEEKDAYS.index(fields.get("wkst", "MO"))
+        days_by = {name: fields[name] for name in _OF_DAYS if name in fields} | _days_of_first(fields, freq, first)
+        days_by["byweekday"] = [_dateutil_weekday(text) for text in days_by.get("byweekday", _WEEKDAYS)]
+        self._days_by = days_by
+        self._each_day = freq >= DAILY and not any(name in fields for name in _OF_DAYS)
+        by = (
+            fields.get("byhour", [first.hour] if freq < HOURLY else range(24)),
+            fields.get("byminute", [first.minute] if freq < MINUTELY else range(60)),
+            fields.get("bysecond", [first.second] if freq < SECONDLY else range(60)),
+        )
+        #: Hours, minutes and seconds at which a unit of the rule begins.
+        self._begins = [sorted(by[n]) if freq >= HOURLY + n else [0] for n in range(3)]
+        #: Phases of a day in which the rule has no start.
+        self._barren: set[int] = set()
+        inner = [by[n] if freq < HOURLY + n else [0] for n in range(3)]
+        if prod(map(len, inner)) > _MOST_TIMES:
+            raise ValueError(f"byhour, byminute, bysecond: expected at most {_MOST_TIMES} times, or a shorter freq")
+        #: Seconds from the begin of a unit to its starts.
+        self._inner = sorted(map(_seconds, product(*inner)))
+        self._unit = {HOURLY: 3600, MINUTELY: 60, SECONDLY: 1}.get(freq, _SECONDS_OF_DAY)
+        #: Which of the starts of a year, a month or a week count; of shorter periods that is decided here.
+        self._positions: list[int] = fields.get("bysetpos", [])
+        if freq >= DAILY and self._positions:
+            self._inner = [self._inner[index] for index in self._at_positions(len(self._inner))]
+            self._positions = []
 
     def _at_positions(self, number: int) -> list[int]:
         """Return which of so many starts count, from 0 on."""
         found = {position - (position > 0) for position in self._positions if abs(position) <= number}
         return sorted({index % number for index in found})
+
+    def horizon(self, earliest: datetime) -> datetime:
+        """Return up to when starts are looked for."""
+        return min(max(earliest, self._first), _LAST - HORIZON) + HORIZON
+
+    def walk(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
+        """Yield the starts from ``earliest`` to ``end``, in order, as far as the horizon."""
+        earliest = max(earliest, self._first)
+        end = min(end, self.horizon(earliest))
+        starts = self._by_position(earliest, end) if self._positions else self._by_day(earliest, end)
+        return takewhile(lambda start: start <= end, starts)
 
     def _by_position(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
         times = self._inner
@@ -175,17 +191,35 @@ class RRule(PureSchedule):
 
     def _by_day(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
         for day in self._days(earliest, end):
-            since = max((earliest - day) // _SECOND, 0)
-            # The first of its units that is a whole number of intervals away from the rule's first.
-            phase = (self._first - day) // (self._unit * _SECOND) % self._interval if self._freq > DAILY else 0
-            units = range(phase, _SECONDS_OF_DAY // self._unit, self._interval if self._freq > DAILY else 1)
-            units = units[bisect_left(units, since // self._unit) :]
-            few = prod(map(len, self._begins)) < len(units)
-            for begin in map(_seconds, product(*self._begins)) if few else (unit * self._unit for unit in units):
-                spend(1)
-                parts = begin // 3600, begin // 60 % 60, begin % 60
-                if begin // self._unit in units and all(map(contains, self._begins, parts)):
-                    yield from (day + (begin + inner) * _SECOND for inner in self._inner if begin + inner >= since)
+            since, phase = max((earliest - day) // _SECOND, 0), self._phase(day)
+            if since >= _SECONDS_OF_DAY or phase in self._barren:
+                continue
+            seconds = self._times(phase, since)
+            second = next(seconds, None)
+            if second is not None:
+                yield from (day + each * _SECOND for each in chain((second,), seconds))
+            elif not since:
+                self._barren.add(phase)
+
+    def _times(self, phase: int, since: int) -> Iterator[int]:
+        """Yield the seconds of a day from ``since`` on at which the rule starts."""
+        units = range(phase, _SECONDS_OF_DAY // self._unit, self._interval if self._freq >= HOURLY else 1)
+        units = units[bisect_left(units, since // self._unit) :]
+        hours, minutes, seconds = map(frozenset, self._begins)
+        few = prod(map(len, self._begins)) < len(units)
+        begins = map(_seconds, product(*self._begins)) if few else (unit * self._unit for unit in units)
+        for number, begin in enumerate(begins):
+            if number % _BATCH == _BATCH - 1:
+                spend(_BATCH_STEPS)
+            in_fields = begin // 3600 in hours and begin // 60 % 60 in minutes and begin % 60 in seconds
+            if in_fields and begin // self._unit in units:
+                yield from (begin + inner for inner in self._inner if begin + inner >= since)
+
+    def _phase(self, day: datetime) -> int:
+        """Return the first of a day's units that is a whole number of intervals away from the rule's first."""
+        if self._freq < HOURLY:
+            return 0
+        return (self._first - day) // (self._unit * _SECOND) % self._interval
 
     def _days(self, earliest: datetime, end: datetime) -> Iterator[datetime]:
         """Yield the rule's days as midnights, from the begin of the period of ``earliest`` on."""
@@ -226,11 +260,6 @@ class RRule(PureSchedule):
         return (number - 1 - self._wkst) // 7 if self._freq == WEEKLY else number
 
 
-def _horizon(earliest: datetime) -> datetime:
-    """Return up to when starts are looked for."""
-    return min(earliest, _LAST - HORIZON) + HORIZON
-
-
 def _seconds(time: tuple[int, int, int]) -> int:
     hour, minute, second = time
     return hour * 3600 + minute * 60 + second
@@ -266,7 +295,8 @@ def _read_fields(freq: str | int, dtstart: datetime | str, rule: Mapping[str, An
     fields: dict[str, Any] = {"freq": _FREQS[number], "dtstart": first.isoformat()}
     rule = {name: value for name, value in rule.items() if value is not None}
     for name in rule:
-        expect("rrule, its fields", name, name in RULE_FIELDS, ", ".join(RULE_FIELDS))
+        if name not in RULE_FIELDS:
+            raise ValueError(f"rrule: found the field {shown(name)}, expected {', '.join(RULE_FIELDS)}")
     interval = whole_of(rule, "interval", _MOST_INTERVAL[number], 1)
     if interval != 1:
         fields["interval"] = interval

@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_652,
+    "Python": 18_672,
     "Lua": 1_780,
     "the largest module": 429,
-    "tests": 46_638,
+    "tests": 46_639,
     "words of README": 900,
     "words of docs": 28_117,
     "characters of a begin without features": 16_309,
