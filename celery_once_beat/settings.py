@@ -147,11 +147,9 @@ def _own_prefix(conf: Any) -> str:
             # With a hash tag, as '{queue}:', Celery is in one slot of a cluster. So are these keys, then.
             return own if fits_prefix(own) else re.sub(r"[{}\s]", "_", own)
     urls = conf.broker_write_url or conf.broker_url or ""
-    url = urls if isinstance(urls, str) else next(iter(urls), "") if isinstance(urls, (list, tuple)) else urls
-    if not isinstance(url, str):
-        raise SettingError(
-            f"broker_url: found {type(url).__name__}, expected a URL, or a list of them"
-        )  # not its password
+    url = next(iter(urls), "") if isinstance(urls, (list, tuple)) else urls
+    if not isinstance(url, str):  # not shown: it may hold a password
+        raise SettingError(f"broker_url: found {type(url).__name__}, expected a URL, or a list of them")
     url = url.partition(";")[0]
     if scheme_of(url) not in _AMQP_SCHEMES:
         return ""

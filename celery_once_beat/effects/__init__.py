@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -89,6 +89,18 @@ class Effects:
         outer, self.running = self.running, True
         try:
             return body()
+        except BaseException as exc:
+            if not self.end(exc):
+                raise
+            return self.result
+        finally:
+            self.running = outer
+
+    async def run_awaited(self, body: Awaitable[Any]) -> Any:
+        """Await a body; else as :meth:`run`."""
+        outer, self.running = self.running, True
+        try:
+            return await body
         except BaseException as exc:
             if not self.end(exc):
                 raise

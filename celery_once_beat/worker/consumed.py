@@ -36,7 +36,7 @@ _saying: WeakKeyDictionary[Any, threading.Event] = WeakKeyDictionary()
 
 
 def say_consumed(consumer: Any) -> None:
-    """Say from now on what this consumer of Celery's consumes. Sent again, it changes nothing."""
+    """Say from now on what this consumer of Celery's consumes. Called again, it changes nothing."""
     if consumer not in _saying:
         stopped = _saying[consumer] = threading.Event()
         run = partial(_run, consumer.app, worker_name(consumer.hostname), ref(consumer), stopped)

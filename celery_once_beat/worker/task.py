@@ -246,16 +246,10 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
     async def _await_body(self, request: Any, body: Coroutine[Any, Any, Any]) -> Any:
         """Await what the body has returned, in the pool's event loop, as :meth:`_run_body` has called it."""
-        running, effects = Running(self, request), self._effects_of(request)
-        effects.running = True
+        running = Running(self, request)
         try:
-            return await body
-        except BaseException as exc:
-            if not effects.end(exc):
-                raise
-            return effects.result
+            return await self._effects_of(request).run_awaited(body)
         finally:
-            effects.running = False
             running.end()
 
     def _until_recorded(self, request: Any, body: Callable[[], Any]) -> Any:
