@@ -49,6 +49,15 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _is_set(value: object) -> bool:
+    return value is not None
+
+
+def is_buffer(overlap: str | None) -> bool:
+    """Whether windows may wait for each other under this policy."""
+    return overlap is not None and overlap.startswith("buffer_")
+
+
 @dataclass(frozen=True)
 class Check:
     """What a value must be.
@@ -119,15 +128,6 @@ check_lease = check_seconds(0.5)
 check_task_name = Check("the name of a task like 'proj.tell_somebody'", _is_task_name, str.__str__, optional=True)
 #: The name of a limit, which is part of its keys and of a message header.
 check_limit_name = _check_text("1 to 64 letters, digits, '_', '.' and '-'", r"[\w.-]{1,64}", re.ASCII, optional=False)
-
-
-def check_limit(name: str, value: Any, known: Mapping[str, int]) -> str:
-    """Return the name of a limit that ``once_beat_limits`` has."""
-    limit: str = check_limit_name(name, value)
-    if limit not in known:
-        have = ", ".join(map(repr, sorted(known))) or "none"
-        raise wrong(name, value, f"a name in once_beat_limits, which has {have}{did_you_mean(limit, known, repr)}")
-    return limit
 
 
 def fits_prefix(value: Any) -> bool:
@@ -244,6 +244,10 @@ class Row:
     task: bool = False
     #: Whether an entry may set it, as a key of ``once``.
     entry: bool = False
+    #: Which values need the ends of windows: the entry has to be tracked. None: no value does.
+    needs_ends: Callable[[Any], bool] | None = None
+    #: The setting that has the names which a value may be.
+    among: str | None = None
     #: The kind of the argument by which the store is told of it, see ``store.scripts``.
     load: str | None = None
     #: Celery's own setting; else ``once_beat_<name>``.
@@ -297,16 +301,20 @@ class Options:
         None, check_seconds(0, optional=True), policy="worker", task=True, load="span"
     )
     #: `"skip"`, `"buffer_one"`, `"buffer_all"`: [see below](#overlap)
-    overlap: str = row("allow", check_choice(*OVERLAP), policy="worker", task=True, load="")
+    overlap: str = row("allow", check_choice(*OVERLAP), policy="worker", task=True, load="", needs_ends=is_buffer)
     #: how many windows may run at once under each limit, like `{"reports": 3}`: [see below](#limits)
     limits: Mapping[str, int] = row({}, _check_limits)
     #: [an alert](alerts.md#a-deadline) is sent if a window isn't done this long (at least 1) after its start
-    deadline: float | None = row(None, check_seconds(1, optional=True), policy="beat", task=True, load="span")
+    deadline: float | None = row(
+        None, check_seconds(1, optional=True), policy="beat", task=True, load="span", needs_ends=_is_set
+    )
     #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures)
-    pause_after_failures: int | None = row(None, check_count(1, optional=True), policy="beat", task=True, load="number")
+    pause_after_failures: int | None = row(
+        None, check_count(1, optional=True), policy="beat", task=True, load="number", needs_ends=_is_set
+    )
     #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that ends in
     #: anything but done
-    on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="")
+    on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="", needs_ends=_is_set)
 
     # -- When a window is overdue
 
@@ -381,7 +389,7 @@ class EntryOptions:
     # -- Executions
 
     #: the one of `once_beat_limits` under which its windows run
-    limit: str | None = row(None, check_limit_name, task=True, entry=True)
+    limit: str | None = row(None, check_limit_name, policy="beat", task=True, needs_ends=_is_set, among="limits")
 
     # -- What runs late
 
@@ -394,6 +402,16 @@ class EntryOptions:
     spread: float = row(0.0, check_seconds(0), entry=True)
     #: False: its task is no `OnceTask`, on purpose. True: it is one, though beat doesn't know the task
     tracked: bool | None = row(None, check_choice(True, False), entry=True, shown="as the task says")
+
+
+def check_among(setting: str, where: str, name: str, settings: Options) -> str:
+    """Return a name that ``setting`` has; raises SettingError, which begins with ``where``."""
+    known: Mapping[str, Any] = getattr(settings, setting)
+    if name not in known:
+        have = ", ".join(map(repr, sorted(known))) or "none"
+        expected = f"a name in once_beat_{setting}, which has {have}{did_you_mean(name, known, repr)}"
+        raise wrong(where, name, expected)
+    return name
 
 
 class TaskOptions:

@@ -85,7 +85,7 @@ class Settings(Options):
     def of_task(self, name: str, task: object) -> Any:
         """Return what the task's attribute ``once_<name>`` says, else the setting of that name."""
         own = getattr(task, "once_" + name, None)
-        return getattr(self, name) if own is None else own
+        return getattr(self, name, None) if own is None else own
 
 
 #: The settings that this package has: ``once_beat_<name>``.

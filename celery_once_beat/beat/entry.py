@@ -70,8 +70,6 @@ class BeatEntry:
     timing: Timing
     #: When it starts.
     timetable: Timetable
-    #: Whether its windows may have to wait for each other, or for a slot.
-    may_wait: bool = False
     #: It was set at run time: the store has its definition, and the fingerprint is that of the store.
     stored: bool = False
     progress: Progress = field(default_factory=Progress)

@@ -11,7 +11,8 @@ from typing import Any
 from celery.schedules import crontab
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import ALERT_OPTIONS, EntryPolicy, Timing, fingerprint, spread_offset, zone_name, zone_rules
+from celery_once_beat.options import ROWS
+from celery_once_beat.rules import EntryPolicy, Timing, fingerprint, spread_offset, zone_name, zone_rules
 from celery_once_beat.schedules import LoadedDefinition, cron
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown, why_no_task
@@ -19,6 +20,7 @@ from celery_once_beat.wording import shown, why_no_task
 from .entry import BeatEntry, placed
 from .timetable import Timetable
 
+_NEED_ENDS: dict[str, Any] = {option: row for option, row in ROWS.items() if row.needs_ends}
 _MAX_NAME = 64 * 1024
 #: Most texts that are kept of what readers are shown.
 _MOST_SUMMARIES = 1024
@@ -73,7 +75,6 @@ class Making:
         mark = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
         one_off = bool(getattr(source.schedule, "one_off", False))
         timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
-        overlap = policy.overlap or self.settings.of_task("overlap", task)
         return BeatEntry(
             name,
             source,
@@ -82,7 +83,6 @@ class Making:
             tracked,
             timing,
             timetable,
-            may_wait=policy.limit is not None or overlap.startswith("buffer"),
             stored=bool(stored_fingerprint),
         )
 
@@ -161,11 +161,10 @@ class Making:
 def _refuse_untracked(name: str, source: Any, policy: EntryPolicy) -> None:
     """Raise SettingError where an untracked entry sets what takes the ends of its windows, which nobody learns."""
     once = (source.options or {}).get("once") or {}
-    asked = {f"once[{key!r}]": once.get(key) for key in ALERT_OPTIONS}
-    asked["once['overlap']"] = policy.overlap if policy.waits else None
-    asked["once['limit']" if "limit" in once else "once_limit of its task"] = policy.limit
-    for where, found in asked.items():
-        if found is not None:
+    for option, row in _NEED_ENDS.items():
+        found = getattr(policy, option) if row.among else once.get(option)  # what the app sets for all is no mistake
+        if row.needs_ends(found):
+            where = f"once[{option!r}]" if option in once else f"once_{option} of its task"
             raise SettingError(
                 f"beat entry {name!r}, {where}: found {shown(found)} on an untracked entry, expected one whose windows "
                 f"workers close: make its task {source.task!r} an OnceTask, let this beat's app know it, and don't set "

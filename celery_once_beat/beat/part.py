@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.store import BeatReport, Overdue
+from celery_once_beat.windows import WindowKey
 
 from .entry import BeatEntry
 
@@ -22,12 +24,24 @@ class BeatPart:
     def on_made(self, entries: Iterable[BeatEntry]) -> None:
         """See features."""
 
-    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
+    def on_claimed(self, entries: Iterable[BeatEntry]) -> None:
+        """See features."""
+
+    def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """See features."""
         return ()
 
-    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """See features."""
+        return ()
+
+    def due_in(self) -> float:
+        """See features."""
+        return math.inf
+
+    def look(self) -> Iterable[WindowKey]:
+        """See features."""
+        return ()
 
     def poll(self) -> None:
         """See features."""

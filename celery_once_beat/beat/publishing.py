@@ -24,7 +24,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -226,22 +226,20 @@ class Publishing(Scheduler):
         ``entry.source`` is the entry of the schedule.
         """
 
-    def send_beside(self, name: str, kwargs: Mapping[str, Any], sent_as: str) -> tuple[Published, str]:
-        """Send a task that belongs to no window, by the app's routes, as ``sent_as``.
+    def publish_once(self, send: Callable[..., object]) -> tuple[Published, str]:
+        """Call ``send``, which publishes what belongs to no window, with Celery's options for one try.
 
-        Returns whether it was sent, and why not; '' where the broker is away, which was logged.
+        Returns whether it went out, and why not; '' where the broker is away, which was logged.
         """
         producer = self._producer() if self.broker_ready() else None
-        task = self.app.tasks.get(name)
         if producer is None:
             return Published.UNSURE, ""
-        send: Any = partial(self.app.send_task, name) if task is None else task.apply_async
         wait = max(self.store.settings.publish_timeout / 2, 1.0)
         try:
             with self._alarm.during_publish():
-                send(kwargs=dict(kwargs), task_id=sent_as, producer=producer, retry=False, confirm_timeout=wait)
+                send(producer=producer, retry=False, confirm_timeout=wait)
         except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
-            logger.debug("once: %s wasn't sent: %s", name, exc)
+            logger.debug("once: not published: %s", exc)
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             if not broker.is_to_blame(exc, producer):
                 return Published.IMPOSSIBLE, shown(exc)

@@ -24,7 +24,6 @@ from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.store import (
     BeatReport,
     Closed,
-    FreeSlots,
     Heartbeat,
     Overdue,
     Store,
@@ -49,8 +48,6 @@ _MOST = 100
 _MOST_QUEUES = 500
 #: Seconds for which an overdue window of an entry that left the schedule is put off.
 _PUT_OFF = 3600.0
-#: Seconds between two looks while windows wait for others: one begins within 0.3 s of the end before it.
-_WHILE_SOME_WAIT = 0.2
 #: ``Taken.publishes`` at the first take: the claim, or the order, counts as 1. A window that waits restarts at 0.
 _FIRST_TAKEN = 2
 
@@ -79,10 +76,6 @@ class Recovery:
         #: The ``sender`` of signals.
         self._sender = sender
         self._next = 0.0
-        #: Whether windows waited at the last sweep, and until when others may have to that were claimed since.
-        self._some_wait = False
-        self._some_may_wait_until = 0.0
-        self._next_look = 0.0
         #: The beats that lived at the last sweep that reached their list, for warnings. Scripts know it by themselves.
         self.alive: tuple[str, ...] = ()
         #: The shards that have known of this beat.
@@ -104,11 +97,6 @@ class Recovery:
         """Seconds until the next sweep, at least 0."""
         return max(self._next - steady(), 0.0)
 
-    def look_in(self) -> float:
-        """Seconds until the next look between sweeps, at least 0; infinite where nothing waits."""
-        now = steady()
-        return max(self._next_look - now, 0.0) if self._some_wait or now < self._some_may_wait_until else math.inf
-
     def hurry(self) -> None:
         """Look at the next tick."""
         self._next = 0.0
@@ -122,11 +110,10 @@ class Recovery:
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}
         self._full, self._moved = set(), set()
         asked = [(part, part.before_sweep(report)) for part in self._entries.parts]
-        commands = [command for _, of_part in asked for command in of_part]
+        requests = [request for _, of_part in asked for request in of_part]
         sent = steady()
-        limits = self._store.settings.limits
         found = self.found = self._store.overdue(
-            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, commands=commands, limits=limits
+            self._beat, self._clock.now(), _MOST, self._skip, report, self._app, requests=requests
         )
         self.forgotten = not found.new.isdisjoint(self._known_in)
         self._known_in |= found.new
@@ -135,49 +122,13 @@ class Recovery:
             self.alive, self.certain = found.heartbeat.beats, found.heartbeat.certain
         elif not self.alive:
             raise found.heartbeat  # it never knew the server's time
+        self._warn_of_other_apps()
+        self._next = sent + self._store.settings.recovery_interval
+        overdue = dict.fromkeys(self._read(found))
         replies = iter(found.replies)
         for part, of_part in asked:
-            part.after_sweep(found, [*islice(replies, len(of_part))])
-        self._warn_of_other_apps()
-        self._next, self._next_look = sent + self._store.settings.recovery_interval, sent + _WHILE_SOME_WAIT
-        waiting = any(isinstance(each, FreeSlots) and each.waiting for each in found.free_slots)
-        self._some_wait = "admission" in found.work or waiting
-        return list(dict.fromkeys([*self._read(found), *self._call_waiting(limits, found.free_slots)]))
-
-    def expect_waiting(self) -> None:
-        """Look between sweeps for a while: windows were claimed that may have to wait."""
-        self._some_may_wait_until = steady() + 2 * self._store.settings.recovery_interval
-
-    def look(self) -> list[WindowKey]:
-        """Return what is overdue of this beat's entries; raises StoreUnavailableError. The rest is left to sweeps."""
-        self._next_look = steady() + _WHILE_SOME_WAIT
-        limits = self._store.settings.limits
-        free_slots, overdue = self._store.due(self._clock.now(), _MOST, limits)
-        found = dict.fromkeys([*overdue, *self._call_waiting(limits, free_slots)])
-        return [window for window in found if self._entries.get(window.entry) is not None]
-
-    def _call_waiting(self, limits: Iterable[str], free_slots: Iterable[FreeSlots | OnceError]) -> list[WindowKey]:
-        """Make windows overdue whose limit has free slots; return them.
-
-        If one has ended meanwhile, sweep again at the next tick to call another.
-        """
-        called: list[WindowKey] = []
-        for limit, found in zip(limits, free_slots, strict=True):
-            if isinstance(found, OnceError):
-                if not isinstance(found, StoreUnavailableError):
-                    self._log_once(f"limit {limit}", found, about("limit_unreadable"))
-                continue
-            self._logged.end(f"limit {limit}")
-            if found.windows:
-                try:
-                    replies = self._store.make_due(limit, found.windows)
-                except OnceError as exc:
-                    logger.debug("once: limit %s: %s", limit, exc)
-                    continue
-                called += [window for window, reply in zip(found.windows, replies, strict=True) if reply == "due"]
-                if "over" in replies:
-                    self.hurry()
-        return called
+            overdue.update(dict.fromkeys(part.after_sweep(found, [*islice(replies, len(of_part))])))
+        return list(overdue)
 
     def _warn_of_other_apps(self) -> None:
         """Warn of a beat of another app: of two entries with the same name only one would run."""

@@ -261,18 +261,20 @@ class OnceSchedulerMixin(Publishing):
 
     def _tick(self) -> float:
         away = None
-        looks = not self.recovery.due_in()
-        if looks:
+        sweeps = not self.recovery.due_in()
+        if sweeps:
             away = self._sweep()
             self._refresh()
-        elif not self.recovery.look_in():
-            self._recover(self.recovery.look())
+        else:
+            for part in self.entries.parts:
+                if not part.due_in():
+                    self._recover([*part.look()])
         delay = self._claim_due()
         if away is not None:
             raise away
         if not self._uncertain:
             self._backoff = _BACKOFF[0]
-            if looks:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
+            if sweeps:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
                 self._store_back()
                 self._ticks_work()
         if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
@@ -345,7 +347,7 @@ class OnceSchedulerMixin(Publishing):
         wait = float(self.max_interval)
         if next_due is not None:
             wait = min(wait, (next_due - now).total_seconds())
-        return max(min(wait, self.recovery.due_in(), self.recovery.look_in()), 0.0)
+        return max(min(wait, self.recovery.due_in(), *(part.due_in() for part in self.entries.parts)), 0.0)
 
     def _is_due(self) -> bool:
         next_due = self.entries.next_due()
@@ -379,8 +381,8 @@ class OnceSchedulerMixin(Publishing):
             signals.window_missed.send(sender=self, window=window, count=count)
             signals.window_closed.send(sender=self, window=window, outcome="missed", count=count)
         self._publish(claims.won, claims.sent)
-        if any(job.entry.may_wait for job in claims.won):
-            self.recovery.expect_waiting()
+        for part in self.entries.parts:
+            part.on_claimed(job.entry for job in claims.won)
         if claims.away is not None:
             raise claims.away
 

@@ -18,6 +18,7 @@ import click
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
+from celery_once_beat.features.admission.beat import may_wait
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
@@ -276,7 +277,8 @@ def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[W
 
     Nothing where no store can be asked.
     """
-    names = [entry.name for entry in entries if entry.may_wait]
+    tasks = project.app.tasks
+    names = [each.name for each in entries if may_wait(each, project.settings, tasks.get(each.source.task))]
     if not names or not project.settings.redis_url:
         return {}
     try:

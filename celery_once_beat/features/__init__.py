@@ -36,9 +36,13 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
 
   =========================  ===========================================================================================
   ``on_made(entries)``       these are new or changed
-  ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself. Returns plain commands
-                             that travel with it
-  ``after_sweep(…)``         what it ``found``, the store's ``Overdue``, and the ``replies`` to these commands
+  ``on_claimed(entries)``    windows of these were claimed, and their messages are out
+  ``before_sweep(report)``   the sweep is sent next; ``report`` is what the beat says of itself. Returns requests of
+                             verbs and plain commands that travel with it
+  ``after_sweep(…)``         what it ``found``, the store's ``Overdue``, and the ``replies`` to these. Returns windows
+                             that are overdue by now, though the sweep didn't find them so
+  ``due_in()``               seconds until it looks between two sweeps; infinite where it has no reason to
+  ``look()``                 that time is over: returns windows that are overdue
   ``poll()``                 entries are loaded next: it may put in force what its source has found
   ``find(names)``            windows of entries are overdue that no source has: returns those by name that it knows all
                              the same, and the names of those that it is yet to read

@@ -22,7 +22,7 @@ from celery.utils.time import maybe_iso8601
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.identity import digest
-from celery_once_beat.options import ENTRY_CHECKS, FIELDS, ROWS, EntryOptions, Options, Row, check_limit, wrong
+from celery_once_beat.options import ENTRY_CHECKS, FIELDS, ROWS, EntryOptions, Options, Row, check_among, wrong
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import did_you_mean
 
@@ -83,11 +83,6 @@ class EntryPolicy(_Policy):
 
     __slots__ = ()
 
-    @property
-    def waits(self) -> bool:
-        """Whether its windows may wait for each other, by its own option."""
-        return (self.overlap or "").startswith("buffer")
-
     @classmethod
     def of(cls, entry: str, once: object, task: object, settings: Settings, *, cron: bool = False) -> EntryPolicy:
         """Validate the ``once`` option of ``entry``; raises SettingError naming entry and key.
@@ -108,26 +103,26 @@ class EntryPolicy(_Policy):
                     f"beat entry {entry!r}, option 'once': unknown key {key!r:.80}{hint}, "
                     f"expected one of {', '.join(_CHECKS)}"
                 )
-        values = {name: _CHECKS[name](f"beat entry {entry!r}, once[{name!r}]", once[name]) for name in once}
-        limit = values.get("limit") or getattr(task, "once_limit", None)
-        if limit is not None:
-            where = "once['limit']" if "limit" in values else "once_limit of its task"
-            values["limit"] = check_limit(f"beat entry {entry!r}, {where}", limit, settings.limits)
-        for name, row in _OF_SETTINGS.items():
-            if name not in once:
-                values[name] = default = getattr(settings, name)
-                own = settings.of_task(name, task) if row.task else default
-                if own is not default:  # it may be a property, which says another thing than when beat started
-                    values[name] = _CHECKS[name](f"beat entry {entry!r}, once_{name} of its task", own)
+        asked = {name: row for name, row in _ROWS.items() if name in once or row.policy == "beat"}
+        values = {name: _value(entry, name, row, once, task, settings) for name, row in asked.items()}
         return _policy(**values if cron else {**values, "cron_starting_deadline": None})
 
 
 #: Most entries have one of a few: a policy is kept once for all that have it.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
-#: What is said of windows that aren't done as they should be.
-ALERT_OPTIONS = ("deadline", "pause_after_failures", "on_failure")
-#: What the settings say too.
-_OF_SETTINGS = {name: row for name, row in ROWS.items() if row.policy == "beat"}
+_ROWS = {name: row for name, row in ROWS.items() if row.policy or row.entry}
+
+
+def _value(entry: str, name: str, row: Row, once: Mapping[Any, Any], task: object, settings: Settings) -> Any:
+    """Return an option of an entry: what its ``once`` says, else its task, else the app; raises SettingError."""
+    where, value = f"once[{name!r}]", once.get(name)
+    if name not in once:
+        where, default = f"once_{name} of its task", getattr(settings, name, None)
+        value = settings.of_task(name, task) if row.task else default
+        if value is default:  # else it may be a property, which says another thing than when beat started
+            return value
+    value = _CHECKS[name](f"beat entry {entry!r}, {where}", value)
+    return value if row.among is None else check_among(row.among, f"beat entry {entry!r}, {where}", value, settings)
 
 
 def check_anchor(name: str, value: Any) -> datetime | None:

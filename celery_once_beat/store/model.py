@@ -396,10 +396,8 @@ class Overdue:
     heartbeat: Heartbeat | StoreUnavailableError
     #: The shards that hadn't known of the beat.
     new: set[int] = field(default_factory=set)
-    #: Replies to the commands that travelled with it.
+    #: Replies to what travelled with it.
     replies: list[Any] = field(default_factory=list)
-    #: For each limit that was asked, or its error.
-    free_slots: list[FreeSlots | OnceError] = field(default_factory=list)
     #: By feature the shards in which it has something to see to.
     work: Mapping[str, Sequence[int]] = field(default_factory=dict)
 

@@ -202,7 +202,7 @@ class Store:
             [self.of_window(scripts.POSTPONE, window, delay=seconds, beat=beat, why=why) for window, why in windows]
         )
 
-    def overdue(  # noqa: PLR0913  # all that travels in the pipeline of one look
+    def overdue(  # all that travels in the pipeline of one look
         self,
         beat: str,
         now: datetime,
@@ -211,25 +211,26 @@ class Store:
         report: model.BeatReport | None = None,
         app: str = "",
         *,
-        commands: Sequence[Words] = (),
-        limits: Mapping[str, int] = MappingProxyType({}),
+        requests: Sequence[Call[Any] | Words] = (),
     ) -> model.Overdue:
         """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, all in one pipeline.
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
         shards how many of their longest overdue windows are passed over.
-        ``report`` is what the beat says of itself, ``app`` of which app it is. ``commands`` travel in the same
-        pipeline. ``limits`` are the numbers of slots by name.
+        ``report`` is what the beat says of itself, ``app`` of which app it is. ``requests`` and plain commands travel
+        in the same pipeline.
         """
         text = "" if report is None else codec.write_report(report, app)
         calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
-        calls += self._free_slots(limits)
         calls += [
             self.of_shard(scripts.SWEEP, shard, beat=beat, until=now, most=most, skip=skip.get(shard, 0))
             for shard in range(SHARDS)
         ]
-        (heartbeat, *found), replies = self.trip.run_with(calls, commands)
-        free_slots, swept = found[: len(limits)], found[len(limits) :]
+        calls += [each for each in requests if isinstance(each, Call)]
+        (heartbeat, *found), plain = self.trip.run_with(
+            calls, [each for each in requests if not isinstance(each, Call)]
+        )
+        swept, answers, values = found[:SHARDS], iter(found[SHARDS:]), iter(plain)
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
@@ -242,8 +243,7 @@ class Store:
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
             heartbeat,
             {shard for shard, each in known.items() if each.new},
-            replies,
-            free_slots,
+            [next(answers if isinstance(each, Call) else values) for each in requests],
             work,
         )
 
@@ -255,11 +255,12 @@ class Store:
             ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", codec.epoch_ms(now), "LIMIT", 0, most)
             for shard in range(SHARDS)
         ]
-        free_slots, found = self.trip.run_with(self._free_slots(limits), commands)
+        free_slots, found = self.trip.run_with(self.free_slots(limits), commands)
         members = [codec.read_members(each) for each in found if not isinstance(each, OnceError)]
         return free_slots, [each for shard in members for each in shard if isinstance(each, WindowKey)]
 
-    def _free_slots(self, limits: Mapping[str, int]) -> list[Call[Any]]:
+    def free_slots(self, limits: Mapping[str, int]) -> list[Call[Any]]:
+        """Return the requests that ask for free slots of ``limits``, numbers of slots by name."""
         return [scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most) for name, most in limits.items()]
 
     def heartbeat(self, beat: str) -> model.Heartbeat:

@@ -30,7 +30,7 @@ from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import Logged, about, guarded
-from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_limit
+from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_among
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions, store_of
 from celery_once_beat.windows import (
@@ -412,12 +412,12 @@ _KNOWN = [*TASK_CHECKS, "once_closes_windows"]
 def check_tasks(app: Celery) -> list[OnceTask]:
     """Return the OnceTasks of ``app``; raises SettingError if one sets ``window`` or a wrong attribute."""
     tasks = [task for task in app.tasks.values() if isinstance(task, OnceTask)]
-    limits = Settings.from_app(app, connects=False).limits if tasks else {}
+    settings = Settings.from_app(app, connects=False) if tasks else Settings()
     for task in tasks:
         _check_task(task)
         limit = _attribute(task, "once_limit")
         if limit is not None:
-            check_limit(f"task {task.name!r}, once_limit", limit, limits)
+            check_among("limits", f"task {task.name!r}, once_limit", limit, settings)
     return tasks
 
 

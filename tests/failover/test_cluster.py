@@ -300,8 +300,8 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
         called: dict[str, Any] = {}
 
         def looked() -> bool:
-            limits = dict.fromkeys(names, 1)
-            found = store.overdue("beat-2", datetime.now(timezone.utc), 100, limits=limits).free_slots
+            requests = store.free_slots(dict.fromkeys(names, 1))
+            found = store.overdue("beat-2", datetime.now(timezone.utc), 100, requests=requests).replies
             replies = dict(zip(names, found, strict=True))
             assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
             called.update(

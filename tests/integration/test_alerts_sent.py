@@ -36,7 +36,7 @@ class Beat:
 
     def __init__(self, stage: Stage, **once: Any) -> None:
         self.store, self.beat_id, self.clock, self.recovery = stage.store, "beat-1", ServerClock(), self
-        app = Celery("tests", set_as_current=False, task_cls=OnceTask)
+        app = self.app = Celery("tests", set_as_current=False, task_cls=OnceTask)
         for name in ("proj.task", TASK):
             app.task(work, name=name, shared=False)
         self.entries = Entries("beat-1", stage.store.settings, app.tasks)
@@ -50,9 +50,9 @@ class Beat:
         self.unread = False
         self.alerts = Part(self)
 
-    def send_beside(self, task: str, kwargs: Any, _id: str) -> tuple[Published, str]:
-        assert task == TASK
-        self.sent.append(dict(kwargs))
+    def publish_once(self, send: Any) -> tuple[Published, str]:
+        assert send.func == self.app.tasks[TASK].apply_async
+        self.sent.append(send.keywords["kwargs"])
         time.sleep(self.takes)
         return self.answers.pop(0) if self.answers else (Published.SENT, "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import redis
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
+from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
@@ -112,7 +114,11 @@ class Tick:
         assert self.store.confirm_many([confirmation]) == [Confirmed()]
 
     def recovery(self) -> Recovery:
-        return Recovery(self.store, "beat", ServerClock(), Entries("beat", self.store.settings, {}), sender=None)
+        entries = Entries("beat", self.store.settings, {})
+        beat = SimpleNamespace(store=self.store)
+        beat.recovery = Recovery(self.store, "beat", ServerClock(), entries, sender=None)
+        entries.parts = [Part(beat)]
+        return beat.recovery
 
     def make_due(self, number: int) -> bool:
         """A beat has found a slot for it."""

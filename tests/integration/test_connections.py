@@ -383,7 +383,7 @@ def test_limits_need_some_more(any_server: RedisServer) -> None:
             stage.store.acquire_slot("reports", 1, other, "B", 30.0)
             stage.store.renew_slot("reports", one, "A", 30.0)
             stage.store.release_slot("reports", one, "A", forget=True)
-        stage.store.overdue("beat-1", datetime.now(timezone.utc), 10, limits={"reports": 1})
+        stage.store.overdue("beat-1", datetime.now(timezone.utc), 10, requests=stage.store.free_slots({"reports": 1}))
         stage.store.make_due("reports", [other])
 
     more = rights("acl-limits")

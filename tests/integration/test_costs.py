@@ -76,7 +76,7 @@ def look(store: Store) -> None:
     report = BeatReport(offset=0.0, lag=0.0, entries=len(NAMES), untracked=0, version="0.1.0")
     app, changed_since = '{"app": "proj", "apart": ""}', [1_795_000_000_000] * SHARDS
     commands = ask_changed(store, changed_since)
-    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, app, commands=commands)
+    store.overdue(BEATS[0], datetime.now(timezone.utc), 100, {}, report, app, requests=commands)
 
 
 def bytes_of(client: redis.Redis, name: str) -> int:

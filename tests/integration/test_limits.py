@@ -44,8 +44,8 @@ class Slots:
 
     def sweep(self, most: int = 2) -> Any:
         """A beat asks how many wait, and whom it is to call."""
-        found = self.store.overdue("beat", datetime.now(timezone.utc), 10, limits={"reports": most})
-        return found.free_slots[0]
+        requests = self.store.free_slots({"reports": most})
+        return self.store.overdue("beat", datetime.now(timezone.utc), 10, requests=requests).replies[0]
 
     def held(self) -> int:
         return self.raw.zcard(self.keys["slots"])

@@ -30,7 +30,7 @@ from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import EntrySeen, Lookup, Overdue, Published
-from celery_once_beat.windows import Window, alert_id, format_instant
+from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
 from .reasons import end_words, how_ended, why_late
 from .store import Alert, alerted, drop_alert, take_alerts
@@ -68,9 +68,10 @@ class Part(BeatPart):
                     extra=about("on_failure_unknown", entry=entry.name, task=task),
                 )
 
-    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Note where there are alerts."""
         self._shards = found.work.get("alerts", ())
+        return ()
 
     def work(self) -> None:
         """Send alerts, as many as there is time for. Raises StoreUnavailableError."""
@@ -184,7 +185,9 @@ class Part(BeatPart):
             "error": end_words(ended),
         }
         sent_as = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
-        published, why = self._beat.send_beside(task, kwargs, sent_as)
+        known = self._beat.app.tasks.get(task)
+        send = partial(self._beat.app.send_task, task) if known is None else known.apply_async
+        published, why = self._beat.publish_once(partial(send, kwargs=kwargs, task_id=sent_as))
         extra = about("on_failure_unsendable", window, task=task, owner=self._beat.beat_id)
         if published == Published.IMPOSSIBLE:
             self._log_once(f"the task {task!r} (on_failure of {window.entry!r}) can't be sent: {why}", extra)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from celery.utils.log import get_logger
 from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import BeatReport, Heartbeat, Overdue
+from celery_once_beat.windows import WindowKey
 
 from . import TICKS
 
@@ -36,7 +37,7 @@ class Part(BeatPart):
         self._written: set[str] = set()
         self._trouble = ""
 
-    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
+    def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Say that beat looks at its work."""
         if report.failing:
             self._began = None
@@ -47,10 +48,11 @@ class Part(BeatPart):
             self._touch(TICKS, self._began)
         return ()
 
-    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Say that Redis has heard of this beat."""
         if self._began is not None and isinstance(found.heartbeat, Heartbeat):
             self._touch("", self._began)
+        return ()
 
     def on_close(self) -> None:
         """Leave no file behind."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -34,7 +34,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import Definition
 from celery_once_beat.store import SHARDS, BeatReport, Overdue, Store, StoredDefinition, raised
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import WindowKey, format_instant
 from celery_once_beat.wording import some
 
 from . import store as definitions
@@ -331,13 +331,14 @@ class Part(BeatPart):
         self._defined = Defined(beat.store, beat.entries, beat.app)
         self._replies: Sequence[Any] = ()
 
-    def before_sweep(self, report: BeatReport) -> Sequence[tuple[Any, ...]]:
+    def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Ask what has changed."""
         return self._defined.ask()
 
-    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Keep what has changed for :meth:`poll`."""
         self._replies = replies
+        return ()
 
     def poll(self) -> None:
         """Put it in force."""
