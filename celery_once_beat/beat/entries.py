@@ -26,7 +26,7 @@ import heapq
 import logging
 import math
 import shlex
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
@@ -63,9 +63,8 @@ class Entries(Making):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.scheduled = ScheduleSource("entry", "entry_wrong")
-        #: Those that were set at run time; one of the schedule with the same name hides them.
-        self.defined = Source("schedule", "schedule_unreadable")
+        #: Of those that have a name the first one counts: the schedule.
+        self.sources: list[Source] = [ScheduleSource(self)]
         self._entries: dict[str, BeatEntry] = {}
         self._unloaded: set[BeatEntry] = set()
         # Names, not entries: they have an order of their own where instants are the same.
@@ -106,8 +105,15 @@ class Entries(Making):
     @property
     def wrong(self) -> dict[str, str]:
         """Entries that are left out, and why."""
-        wrong = {**self.defined.wrong, **self.scheduled.wrong}
+        wrong = ChainMap(*(source.wrong for source in self.sources))
         return {name: why for name, why in wrong.items() if name not in self._entries}
+
+    @property
+    def scheduled(self) -> ScheduleSource:
+        """The source that is the schedule."""
+        scheduled = self.sources[0]
+        assert isinstance(scheduled, ScheduleSource)
+        return scheduled
 
     def left_out(self) -> dict[str, str]:
         """Return some of the entries that don't run, each with why: for people."""
@@ -122,7 +128,7 @@ class Entries(Making):
             for name, why in islice(chain(broken, wrong, refused), _MOST_NAMED)
         }
 
-    def leave_out(self, name: str, why: str) -> None:
+    def drop(self, name: str, why: str) -> None:
         """Drop an entry that raises, for who only looks."""
         self._entries.pop(name, None)
         self.scheduled.entries.pop(name, None)
@@ -151,9 +157,11 @@ class Entries(Making):
         ``absent_at`` (aware UTC) is when the last schedule was known to be still in force; None: there was none.
         Returns the entries that left.
         """
-        left = self.put_in(self.scheduled, self.scheduled.poll(schedule, absent_at, self))
-        stored = {name: entry for name, entry in self._entries.items() if name not in self.scheduled}
-        self._entries = {**self.scheduled.entries, **stored}  # in the schedule's order
+        source = self.scheduled
+        source.schedule, source.absent_at = schedule, absent_at
+        left = self.apply(source, source.poll())
+        stored = {name: entry for name, entry in self._entries.items() if name not in source}
+        self._entries = {**source.entries, **stored}  # in the schedule's order
         self.untracked = sum(not entry.tracked for entry in self)  # some may have gone astray
         self._out.clear()
         self._due.clear()
@@ -163,11 +171,21 @@ class Entries(Making):
 
     def retry_wrong(self, schedule: Mapping[str, Any]) -> None:
         """Try again, once in RETRY_AFTER seconds, what :meth:`refresh` has left out of ``schedule``."""
-        if self.scheduled.wrong and steady() >= self._retry_at:
+        source = self.scheduled
+        if source.wrong and steady() >= self._retry_at:
             self._retry_at = steady() + RETRY_AFTER
-            self.put_in(self.scheduled, self.scheduled.poll_wrong(schedule, self))
+            source.schedule = schedule
+            self.apply(source, source.poll_wrong())
 
-    def put_in(self, source: Source, changes: Changes) -> list[BeatEntry]:
+    def poll(self, source: Source) -> bool:
+        """Put in force what a source finds; returns whether there is more. Raises StoreUnavailableError."""
+        changes = source.poll()
+        self.apply(source, changes)
+        if changes.away is not None:
+            raise changes.away
+        return changes.more
+
+    def apply(self, source: Source, changes: Changes) -> list[BeatEntry]:
         """Put in force what a source found; returns the entries that left and that no other source has."""
         for name in changes.gone:
             source.entries.pop(name, None)
@@ -184,8 +202,9 @@ class Entries(Making):
 
     def _settle(self, name: str) -> BeatEntry | None:
         """Put the entry in force that the first source has by this name; returns the one that was."""
-        hidden = name in self.scheduled and name in self.defined.entries
-        new = (self.scheduled if name in self.scheduled else self.defined).entries.get(name)
+        having = [source for source in self.sources if name in source]
+        hidden = any(name in source.entries for source in having[1:])
+        new = having[0].entries.get(name) if having else None
         old = self.get(name)
         if hidden and self._logged.is_new(("hidden", name)):
             logger.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.store import BeatReport, Overdue
@@ -42,13 +42,6 @@ class BeatPart:
     def look(self) -> Iterable[WindowKey]:
         """See features."""
         return ()
-
-    def poll(self) -> None:
-        """See features."""
-
-    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
-        """See features."""
-        return {}, set()
 
     def work(self) -> None:
         """See features."""

@@ -235,8 +235,8 @@ class Recovery:
         unknown = {window.entry for window in windows if self._entries.get(window.entry) is None}
         found: dict[str, BeatEntry] = {}
         unread: set[str] = set()
-        for part in self._entries.parts if unknown else ():
-            known, there = part.find(unknown)
+        for source in self._entries.sources if unknown else ():
+            known, there = source.find(unknown)
             found |= known
             unread |= there
         get = self._entries.get

@@ -37,7 +37,7 @@ from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .server_clock import ServerClock
 from .setup_check import SetupCheck
-from .sources import log_left_out
+from .sources import Source, log_left_out
 from .stopping import held_back
 
 logger = guarded(get_logger(__name__))
@@ -308,16 +308,19 @@ class OnceSchedulerMixin(Publishing):
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
         check = partial(self._setup_check.check_names, self.recovery.alive)
-        parts = self.entries.parts
-        steps: list[Callable[[], object]] = [part.poll for part in parts]
+        steps: list[Callable[[], object]] = [partial(self._poll, source) for source in self.entries.sources[1:]]
         steps += [self.on_sweep, load, partial(self._recover, overdue)]
-        steps += [*(part.work for part in parts), check]
+        steps += [*(part.work for part in self.entries.parts), check]
         for step in steps:
             try:
                 step()
             except StoreUnavailableError as exc:
                 away = exc
         return away
+
+    def _poll(self, source: Source) -> None:
+        if self.entries.poll(source):
+            self.recovery.hurry()
 
     def _report(self) -> BeatReport:
         """What people are told of this beat."""

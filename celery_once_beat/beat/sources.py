@@ -1,8 +1,7 @@
-"""Where a beat's entries come from: Celery's schedule, which Django's tables are too, and what people set at run time.
+"""Where a beat's entries come from: Celery's schedule, or in its place Django's tables, and what is set at run time.
 
-A poll of a source says what is new or changed, and what is gone. A new entry says from when it counts. ``Entries`` puts
-that in force: of two sources that have a name the first one counts. What differs between them is in this file and, for
-those that were set at run time, in ``defined``.
+A poll of a source says what is new or changed, and what is gone. Each new entry says from when it counts. ``Entries``
+puts that in force: where two sources have a name, the first one counts.
 """
 
 from __future__ import annotations
@@ -10,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.log import get_logger
 
+from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.wording import shown
 
 from .entry import BeatEntry
 from .guard import guard
-from .making import Making
+
+if TYPE_CHECKING:
+    from .entries import Entries
 
 logger = guarded(get_logger(__name__))
 
@@ -31,18 +34,34 @@ class Changes(NamedTuple):
     made: Sequence[BeatEntry] = ()
     #: Names that this source has no more: deleted, disabled, renamed, or wrong by now.
     gone: Collection[str] = ()
+    #: There is more, for which there wasn't time; the next poll says it.
+    more: bool = False
+    #: Why some of it isn't known: the store, or a node of it, is away.
+    away: StoreUnavailableError | None = None
 
 
 class Source:
     """One source: the entries that it has, and what it has that can't be one."""
 
-    def __init__(self, noun: str, action: str) -> None:
-        #: How the log calls an entry, and the action of a line on one that is left out.
-        self._noun = noun
-        self._action = action
+    #: How the log calls an entry, and the action of a line on one that is left out.
+    noun, action = "entry", "entry_wrong"
+
+    def __init__(self, all_entries: Entries) -> None:
+        self._all = all_entries
         self.entries: dict[str, BeatEntry] = {}
         #: Name → why it is left out, as it was logged.
         self.wrong: dict[str, str] = {}
+
+    def poll(self) -> Changes:
+        """Return what has changed since the last poll."""
+        raise NotImplementedError
+
+    def find(self, _names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
+        """Windows of entries are overdue that no source has.
+
+        Returns those by name that this one knows all the same, and the names of those that it is yet to read.
+        """
+        return {}, set()
 
     def __contains__(self, name: str) -> bool:
         """Whether it has an entry of that name, though perhaps a wrong one."""
@@ -52,7 +71,7 @@ class Source:
         """Note that it has something of that name that can't be an entry; a lasting trouble is logged once."""
         if self.wrong.get(name) != why:
             self.wrong[name] = why
-            log_left_out(name, why, self._noun, self._action)
+            log_left_out(name, why, self.noun, self.action)
 
 
 def log_left_out(name: object, why: str, noun: str = "entry", action: str = "entry_wrong") -> None:
@@ -61,41 +80,50 @@ def log_left_out(name: object, why: str, noun: str = "entry", action: str = "ent
 
 
 class ScheduleSource(Source):
-    """The schedule of Celery's scheduler, the base of this beat's. It is polled as a whole."""
+    """The schedule of Celery's scheduler, the base of this beat's. A poll compares all of it with what it was."""
 
-    def poll(self, schedule: Mapping[str, Any], absent_at: datetime | None, making: Making) -> Changes:
-        """Compare ``schedule`` with what it was. An entry whose definition is the same stays the same object.
+    #: As it is now.
+    schedule: Mapping[str, Any] = MappingProxyType({})
+    #: When the schedule before was known to be still in force (aware UTC); None: there was none.
+    absent_at: datetime | None = None
 
-        ``absent_at`` (aware UTC) is when the last schedule was known to be still in force: what is new counts from
-        there, unless it says itself from when; None: there was none.
-        """
+    def poll(self) -> Changes:
+        """As the base's. An entry whose definition is the same stays the same object."""
         before, self.entries = self.entries, {}
         made = []
-        for name, source in list(schedule.items()):
+        for name, source in list(self.schedule.items()):
             with guard(partial(self.leave_out, name)):
-                entry = making.make(name, source)
+                entry = self._all.make(name, source)
                 old = before.get(entry.name)  # a plain text, which nobody's own rule compares
-                if old is not None and old.definition == entry.definition:
+                if old is not None and old.definition == entry.definition and not self.is_replaced(entry):
                     old.set_source(source)
                     self.entries[entry.name] = old
                     continue
-                if old is None and entry.counts_from is None and name not in self.wrong:
-                    entry.set_first_seen(None, absent_at)
-                elif old is not None and old.fingerprint == entry.fingerprint:
-                    entry.copy_progress_from(old)
+                self.set_first_seen(entry, old)
                 made.append(entry)
                 self.entries[entry.name] = entry
         gone = [name for name in {**before, **self.wrong} if name not in self.entries]
-        self.wrong = {name: self.wrong[name] for name in gone if name in schedule}
+        self.wrong = {name: self.wrong[name] for name in gone if name in self.schedule}
         return Changes(made, gone)
 
-    def poll_wrong(self, schedule: Mapping[str, Any], making: Making) -> Changes:
-        """Try again what was left out: the machine was slow, or a file wasn't there yet.
+    def is_replaced(self, _entry: BeatEntry) -> bool:
+        """Whether the entry isn't the one that had its name before, even if the two say the same."""
+        return False
 
-        It was in the schedule all the time, so it counts from where the store knows it.
+    def set_first_seen(self, entry: BeatEntry, old: BeatEntry | None) -> None:
+        """Say from when an entry counts that is new or changed: ``old`` is the one before.
+
+        One that was left out was in the schedule all the time, so it counts from where the store knows it.
         """
+        if old is None and entry.counts_from is None and entry.name not in self.wrong:
+            entry.set_first_seen(None, self.absent_at)
+        elif old is not None and old.fingerprint == entry.fingerprint:
+            entry.copy_progress_from(old)
+
+    def poll_wrong(self) -> Changes:
+        """Try again what was left out: the machine was slow, or a file wasn't there yet."""
         made = []
-        for name in [name for name in self.wrong if name in schedule]:
+        for name in [name for name in self.wrong if name in self.schedule]:
             with guard(partial(self.leave_out, name)):
-                made.append(making.make(name, schedule[name]))
+                made.append(self._all.make(name, self.schedule[name]))
         return Changes(made)

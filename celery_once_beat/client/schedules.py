@@ -305,7 +305,7 @@ class Schedules:
     def status(self, name: str) -> EntryStatus:
         """Return how a schedule stands: its last window and the next, what is open, and what to look at."""
         entries = self._entries()
-        entries.put_in(entries.defined, Changes([self._entry(name, entries)]))
+        entries.apply(entries.scheduled, Changes([self._entry(name, entries)]))
         overview = self._lookup.overview([name])
         report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
         return builtins.next(entry for entry in report.entries if entry.entry == name)

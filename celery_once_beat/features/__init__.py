@@ -31,7 +31,8 @@ feature reads of the entry's hash it names in a line ``-- fields: …``; its key
 In Python a feature has up to four modules, which are imported by :func:`parts`:
 
 - ``features/<name>/store.py`` declares its verbs, and calls them through a store's exchange.
-- ``features/<name>/beat.py`` has a class ``Part``, made for each beat; its hooks are those of
+- ``features/<name>/beat.py`` has a class ``Part``, made for each beat. It may add a source of entries to
+  ``beat.entries.sources``, see :mod:`celery_once_beat.beat.sources`. Its hooks are those of
   :class:`celery_once_beat.beat.part.BeatPart`:
 
   =========================  ===========================================================================================
@@ -43,9 +44,6 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
                              that are overdue by now, though the sweep didn't find them so
   ``due_in()``               seconds until it looks between two sweeps; infinite where it has no reason to
   ``look()``                 that time is over: returns windows that are overdue
-  ``poll()``                 entries are loaded next: it may put in force what its source has found
-  ``find(names)``            windows of entries are overdue that no source has: returns those by name that it knows all
-                             the same, and the names of those that it is yet to read
   ``work()``                 what was overdue is published
   ``on_close()``             beat ends
   =========================  ===========================================================================================

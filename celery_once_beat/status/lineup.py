@@ -125,7 +125,7 @@ class _Look:
         One whose task or schedule raises here is left out of what this process has.
         """
         line, how = None, ""
-        with guard(partial(self._entries.leave_out, seen.name), timed=False):
+        with guard(partial(self._entries.drop, seen.name), timed=False):
             line, how = self._find(seen)
         if line is not None and seen.name in self.left_out:
             line = replace(line, left_out=self.left_out[seen.name])

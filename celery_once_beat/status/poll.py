@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
-from celery_once_beat.features.runtime.beat import Defined, add_defined
+from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen
@@ -57,8 +57,6 @@ class View:
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
         self._loaded_at = time.monotonic()
         self._stale = False
-        #: Reads what people set at run time.
-        self._defined: Defined | None = None
         #: By entry: as the last look saw it, with its history, and its windows, each once.
         self._seen: dict[str, tuple[EntrySeen, EntrySeen, Sequence[WindowSeen]]] = {}
         self._remembered = Remembered()
@@ -71,7 +69,7 @@ class View:
     def snapshot(self) -> Sight:
         """Look once; raises StoreUnavailableError where Redis doesn't answer."""
         schedule = self._current_schedule()
-        self._defined = add_defined(schedule, self.app, self.store, self._defined)
+        add_defined(schedule, self.app, self.store)
         overview = take_snapshot(self._lookup, schedule, self._remembered)
         # A history is read again only if its entry changed: a look then costs the same, however many windows are shown.
         known, now = self._seen, overview.entries

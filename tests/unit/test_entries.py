@@ -20,7 +20,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.entry import BeatEntry
-from celery_once_beat.beat.sources import Changes
+from celery_once_beat.beat.sources import Changes, Source
 from celery_once_beat.beat.timetable import Earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
@@ -247,14 +247,16 @@ def test_an_entry_of_the_schedule_hides_what_was_set_at_run_time(
     """Whichever came first, also where it is left out as wrong; once it is gone, the other one is loaded."""
     rows = rows_of({} if later else {"a": hides})
     stored = rows.make("a", entry(90.0), "mark")
-    rows.put_in(rows.defined, Changes([stored]))
+    defined = Source(rows)
+    rows.sources.append(defined)
+    rows.apply(defined, Changes([stored]))
     rows.refresh({"a": hides})
     assert rows.get("a") is not stored
     assert rows.wrong.keys() == ({"a"} if rows.get("a") is None else set())
     assert "schedule 'a' doesn't run: this beat's own schedule has an entry of that name" in caplog.text
     rows.refresh({})
     assert rows.unloaded() == [rows.get("a")] == [stored]
-    rows.put_in(rows.defined, Changes(gone=["a"]))
+    rows.apply(defined, Changes(gone=["a"]))
     assert len(rows) == len(rows.unloaded()) == rows.untracked == 0
 
 

@@ -27,8 +27,9 @@ from celery_once_beat.store import EntryAccount, Lookup, RowSeen, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
-from .database import SILENT, Database, Seen, Tables, alone, one_line
+from .database import Database, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, as_entries, instant
+from .source import RowSource
 
 logger = guarded(get_logger(__name__))
 
@@ -46,9 +47,6 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._database: Database | None = None
-        #: What was seen of the rows at this tick, and at the one before.
-        self._seen: Seen | None = None
-        self._before: Seen | None = None
         self._one_offs: list[BeatEntry] = []
         #: Those of them that are named in the log, since their time is past and they never ran.
         self._passed: set[BeatEntry] = set()
@@ -65,6 +63,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         tables = Tables(self.Model, self.Changes, self.Entry)
         self._database = Database(tables, self.all_as_schedule, self._write, self.max_interval)
         super().setup_schedule()
+        self._source = RowSource(self.entries, self.clock)
+        self.entries.sources[0] = self._source
         self._database.start()
 
     # -- the rows ---------------------------------------------------------------------------------------------
@@ -127,50 +127,18 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         assert self._database is not None
         self._database.wait_if_stood_still()
         self._log_database_trouble(self._database.trouble)
-        self._before, self._seen = self._seen, self._database.seen
-        if self._seen is None:
+        seen = self._database.seen
+        if seen is None:
             return None
-        if self._seen.schedule is not self._schedule:
-            self._schedule, self._heap = self._seen.schedule, None
-        return self.clock.at(self._seen.at)
+        self._source.see(seen)
+        if seen.schedule is not self._schedule:
+            self._schedule, self._heap = seen.schedule, None
+        return self.clock.at(seen.at)
 
     def on_entries_changed(self) -> None:
-        """Say from when the entries count that are new here, and name the one-offs among all."""
-        seen, before = self._seen, self._before
-        if seen is None or (before is not None and seen.schedule is before.schedule):
-            return  # it isn't the rows that changed
-        if before is not None:
-            self._came(seen, before)
+        """Note the one-offs."""
         self._one_offs = [entry for entry in self.entries if not entry.stored and entry.source.model.one_off]
         self._passed.intersection_update(self._one_offs)
-
-    def _came(self, seen: Seen, before: Seen) -> None:
-        """Say when rows that are new by their names came: nothing from before that runs."""
-        for entry in self.entries.unloaded():
-            if entry.stored:
-                continue
-            if entry.came_at is None and entry.absent_at is not None:
-                # After a long silence nobody knows when it came: it counts from now.
-                absent_at = self.clock.now() if seen.at - before.at > SILENT else entry.absent_at
-                came_at = self._came_at(entry, absent_at, seen)
-                if entry.source.edited_at <= absent_at:
-                    # It may have been there at the last look: another beat may have read it earlier.
-                    absent_at = self.clock.at(before.read[0])
-                entry.set_first_seen(came_at, absent_at)
-        for entry in self.entries:
-            old_source = before.schedule.get(entry.name)
-            if old_source and _key(old_source) not in (None, _key(entry.source)):
-                # Another row by the same name: neither what the old one ran counts for it, nor what that owed. All
-                # beats take the same moment.
-                entry.set_first_seen(entry.came_at, entry.source.edited_at)
-                self.entries.reload(entry.name)
-
-    def _came_at(self, entry: BeatEntry, absent_at: datetime, seen: Seen) -> datetime:
-        """When an entry came that wasn't there at ``absent_at``, as exactly as is known, and not before that."""
-        # Another row may have changed last: what this one says of itself goes first.
-        moments: list[datetime] = [entry.source.edited_at, *([instant(seen.changed)] if seen.changed else ())]
-        # One that came without a trace came before it was read.
-        return next((moment for moment in moments if moment > absent_at), self.clock.at(seen.read[1]))
 
     def _log_database_trouble(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
@@ -193,9 +161,9 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
         From now on this beat runs without them: windows of that time don't count, whoever switches them on again.
         """
-        if self._caught_up or self._seen is None:
+        if self._caught_up or self._database is None or self._database.seen is None:
             return
-        self.unload(Lookup(self.store).left_rows(self._seen.schedule))
+        self.unload(Lookup(self.store).left_rows(self.schedule))
         self._caught_up = True
 
     # -- new names --------------------------------------------------------------------------------------------
@@ -343,12 +311,6 @@ def _read_alone(rows: Any, pk: Any, name: str) -> Any:
         raise
     except Exception as exc:  # noqa: BLE001  # whatever a field raises
         return WrongEntry(name, exc)
-
-
-def _key(source: Any) -> Any:
-    """What makes an entry the same row, whatever its name."""
-    model = getattr(source, "model", None)
-    return None if model is None else model.pk
 
 
 def _is_known(reply: str | OnceError) -> bool:

@@ -27,7 +27,7 @@ from celery_once_beat.beat.garbage import uncollected
 from celery_once_beat.beat.guard import guard
 from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.beat.schedule import LoadedSchedule, silence
-from celery_once_beat.beat.sources import Changes
+from celery_once_beat.beat.sources import Changes, Source
 from celery_once_beat.beat.timetable import Earlier, log_earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
@@ -102,14 +102,18 @@ def make_defined(
     return entry
 
 
-class Defined:
-    """Reads the entries that were set at run time, the source ``Entries.defined``."""
+class Defined(Source):
+    """Reads the entries that were set at run time."""
+
+    noun, action = "schedule", "schedule_unreadable"
 
     def __init__(self, store: Store, entries: Entries, app: Celery) -> None:
+        super().__init__(entries)
+        entries.sources.append(self)
         self._store = store
-        self._entries = entries
-        self._source = entries.defined
         self._app = app
+        #: The replies to :meth:`ask`, which the next poll reads.
+        self.replies: Sequence[Any] = ()
         #: For each shard the number of the last change that is known; 0: the shard is read anew.
         self._numbers = [0] * SHARDS
         #: For each shard its names, each with the number of its last change.
@@ -129,7 +133,7 @@ class Defined:
         return not self._to_read and min(self._anew_at) > -math.inf
 
     def ask(self) -> list[tuple[Any, ...]]:
-        """Return the commands that ask for what has changed, for :meth:`see`."""
+        """Return the commands that ask for what has changed."""
         now = steady()
         asked = [0 if now - anew > 2 * _ANEW else self._numbers[shard] for shard, anew in enumerate(self._anew_at)]
         oldest = min(range(SHARDS), key=self._anew_at.__getitem__)
@@ -139,28 +143,40 @@ class Defined:
         return definitions.ask_changed(self._store, asked)
 
     def sweep(self) -> None:
-        """Look and read all that has changed, as long as that takes; raises StoreUnavailableError. No beat does it."""
-        self.see(self._store.trip.read(self.ask()))
+        """Ask and read all that has changed, as long as that takes; raises StoreUnavailableError. No beat does it."""
+        self.replies = self._store.trip.read(self.ask())
+        self._all.poll(self)
         while self._to_read:
-            self.read()
+            self._all.poll(self)
 
-    def see(self, replies: Sequence[Any]) -> None:
-        """Put in force what a sweep found, by the replies to :meth:`ask`.
+    def poll(self) -> Changes:
+        """Read what changed, by the replies to :meth:`ask`; what there is no time for is left to the next poll."""
+        made: list[BeatEntry] = []
+        gone: list[str] = []
+        away = None
+        try:
+            replies, self.replies = self.replies, ()
+            gone += self._note(self._readable(replies))
+            away = self._read(made, gone)
+        except StoreUnavailableError as exc:
+            away = exc
+        return Changes(made, gone, more=not self.all_read, away=away)
 
-        What there is no time for is left to the next call. Raises StoreUnavailableError.
-        """
+    def _readable(self, replies: Sequence[Any]) -> dict[int, dict[str, int]]:
+        """Return for each shard its names, with the numbers of their last changes."""
         readable: dict[int, dict[str, int]] = {}
         for shard, names in enumerate(map(definitions.read_numbers, replies)):
             if isinstance(names, OnceError):
                 if not isinstance(names, StoreUnavailableError):  # the sweep says that
-                    self._source.leave_out(f"shard {shard}", str(names))
+                    self.leave_out(f"shard {shard}", str(names))
                 continue
-            self._source.wrong.pop(f"shard {shard}", None)
+            self.wrong.pop(f"shard {shard}", None)
             readable[shard] = names
-        self._note(readable)
-        self.read()
+        return readable
 
-    def _note(self, found: Mapping[int, dict[str, int]]) -> None:
+    def _note(self, found: Mapping[int, dict[str, int]]) -> list[str]:
+        """Note what is to be read; return what is gone."""
+        left: list[str] = []
         asked = self._asked
         moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
         # Asked after the names: what is deleted in between is seen here, and once more at the next sweep.
@@ -176,11 +192,13 @@ class Defined:
             if last < asked[shard]:
                 if known:
                     self._begin_anew()
-                    return
+                    return left
                 self._numbers[shard], self._anew_at[shard] = 0, -math.inf  # it expires once no name is left
                 continue
             for name in deleted if asked[shard] else known.keys() - names.keys():
-                self._drop(name, known, lost=name in lost)
+                if known.pop(name, None) is not None:
+                    self._drop(name, lost=name in lost)
+                    left.append(name)
             for name, number in names.items():
                 if name and known.get(name) != number:
                     known[name] = number
@@ -189,6 +207,7 @@ class Defined:
             if not asked[shard]:
                 self._anew_at[shard] = now
         self._log_lost(lost)
+        return left
 
     def _begin_anew(self) -> None:
         """The store has lost what this beat knows, of this shard and perhaps of others: read all of them anew."""
@@ -215,36 +234,32 @@ class Defined:
                 extra=about("schedules_lost", entries=lost[:_MOST_NAMED]),
             )
 
-    def _drop(self, name: str, known: dict[str, int], *, lost: bool) -> None:
-        if known.pop(name, None) is None:
-            return
-        self._to_read.pop(name, None)
-        self._source.wrong.pop(name, None)
-        self._entries.put_in(self._source, Changes(gone=[name]))
+    def _drop(self, name: str, *, lost: bool) -> None:
+        for known in (self._to_read, self.wrong, self.entries):
+            known.pop(name, None)
         if not lost:
             logger.info("once: schedule %r is deleted", name, extra=about("schedule_deleted", entry=name))
 
-    def read(self) -> None:
-        """Read what has changed, for a while; raises StoreUnavailableError."""
+    def _read(self, made: list[BeatEntry], gone: list[str]) -> StoreUnavailableError | None:
+        """Read what has changed, for a while; add what is ``made`` of it, and what is ``gone``.
+
+        Returns why some of it can't be read: a node of a cluster is away. It is read later.
+        """
         until = time.monotonic() + _READING
         left = list(self._to_read)
         away: StoreUnavailableError | None = None
         for position in range(0, len(left), _CHUNK):
             with uncollected():
-                away = self._read_chunk(left[position : position + _CHUNK]) or away
+                away = self._read_chunk(left[position : position + _CHUNK], made, gone) or away
             if time.monotonic() > until:
                 break
         self._begun = self._begun or self.all_read
-        if away is not None:
-            raise away
+        return away
 
-    def _read_chunk(self, names: list[str]) -> StoreUnavailableError | None:
-        """Read these; returns why some of them couldn't be: a node of a cluster is away. They are read later."""
+    def _read_chunk(self, names: list[str], made: list[BeatEntry], gone: list[str]) -> StoreUnavailableError | None:
         found = definitions.read_definitions(self._store, names)
         changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
         changes = dict(zip(changed, definitions.read_changes(self._store, changed) if changed else (), strict=True))
-        made: list[BeatEntry] = []
-        gone: list[str] = []
         lost: list[str] = []
         away: StoreUnavailableError | None = None
         for name, known in zip(names, found, strict=True):
@@ -258,17 +273,16 @@ class Defined:
             if known is None:
                 lost.append(name)
             elif not (isinstance(known, StoredDefinition) and known.deleted):  # else a sweep will say so
-                with guard(partial(self._source.leave_out, name)):
+                with guard(partial(self.leave_out, name)):
                     made += self._make(raised(known), raised(its_changes))
                     gone.pop()
-        self._entries.put_in(self._source, Changes(made, gone))
         self._log_lost(lost)
         return away
 
     def _make(self, known: StoredDefinition, changes: Sequence[definitions.ChangeRecord]) -> list[BeatEntry]:
         """Return the entry of a definition; none where that is in force already."""
-        entry, old = make_defined(self._entries, self._app, known, changes), self._source.entries.get(known.name)
-        self._source.wrong.pop(known.name, None)
+        entry, old = make_defined(self._all, self._app, known, changes), self.entries.get(known.name)
+        self.wrong.pop(known.name, None)
         if self._begun:
             logger.info(
                 "once: schedule %r is read, version %d, by %r: its windows count from %s",
@@ -281,7 +295,7 @@ class Defined:
         if old is None:
             return [entry]
         if old.definition == entry.definition:  # it was paused, say
-            self._entries.wake_up(known.name)
+            self._all.wake_up(known.name)
             return []
         entry.copy_progress_from(old)
         return [entry]
@@ -304,23 +318,19 @@ class Defined:
                 continue
             if isinstance(changes, StoreUnavailableError):
                 raise changes
-            with guard(partial(self._source.leave_out, each.name)):
-                deleted[each.name] = make_defined(self._entries, self._app, each, raised(changes))
+            with guard(partial(self.leave_out, each.name)):
+                deleted[each.name] = make_defined(self._all, self._app, each, raised(changes))
             if each.name not in deleted:
                 there.add(each.name)
         return deleted, there
 
 
-def add_defined(loaded: LoadedSchedule, app: Celery, store: Store, defined: Defined | None = None) -> Defined:
-    """Add the entries that people set at run time; raises StoreUnavailableError.
-
-    Returns what read them: given again, it reads only what changed since.
-    """
-    if defined is None:
-        defined = Defined(store, loaded.entries, app)
+def add_defined(loaded: LoadedSchedule, app: Celery, store: Store) -> None:
+    """Add the entries that people set at run time; raises StoreUnavailableError. Again: what has changed since."""
+    known = (source for source in loaded.entries.sources if isinstance(source, Defined))
+    defined = next(known, None) or Defined(store, loaded.entries, app)
     with silence():
         defined.sweep()
-    return defined
 
 
 class Part(BeatPart):
@@ -329,23 +339,12 @@ class Part(BeatPart):
     def __init__(self, beat: Any) -> None:
         super().__init__(beat)
         self._defined = Defined(beat.store, beat.entries, beat.app)
-        self._replies: Sequence[Any] = ()
 
     def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Ask what has changed."""
         return self._defined.ask()
 
     def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
-        """Keep what has changed for :meth:`poll`."""
-        self._replies = replies
+        """Have the next poll read what has changed."""
+        self._defined.replies = replies
         return ()
-
-    def poll(self) -> None:
-        """Put it in force."""
-        self._defined.see(self._replies)
-        if not self._defined.all_read:
-            self._beat.recovery.hurry()
-
-    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
-        """Look up definitions that were deleted."""
-        return self._defined.find(names)
