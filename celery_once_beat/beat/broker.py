@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,6 +11,7 @@ from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
+from celery_once_beat.clock import steady
 from celery_once_beat.logs import guarded
 from celery_once_beat.wording import failure_words, printable, without_passwords
 
@@ -179,8 +179,8 @@ def _is_any(error: BaseException, kinds: tuple[type[BaseException], ...]) -> boo
 
 def _look_for_close(connection: Any) -> None:
     """Read what a RabbitMQ may have sent meanwhile: a close, or the end of the socket, raises."""
-    until = time.monotonic() + 0.1
-    while time.monotonic() < until:
+    until = steady() + 0.1
+    while steady() < until:
         try:
             connection.drain_events(timeout=0.001)
         except TimeoutError:

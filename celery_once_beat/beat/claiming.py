@@ -9,7 +9,6 @@ What if the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -113,11 +112,11 @@ class Claiming:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
         self._left.update(entries)
 
-    def wake(self, alive: Collection[str]) -> None:
+    def reload_superseded(self, alive: Collection[str]) -> None:
         """Have entries loaded again that a beat superseded which is none of those ``alive`` any more."""
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
-            self._entries.wake_up(name)
+            self._entries.wake(name)
 
     def load(self, alive: Collection[str]) -> None:
         """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
@@ -127,9 +126,9 @@ class Claiming:
         Raises StoreUnavailableError, if not for all then once all others are loaded.
         """
         away: StoreUnavailableError | None = None
-        until = time.monotonic() + _LOADING
+        until = steady() + _LOADING
         self._unload()
-        self.wake(alive)
+        self.reload_superseded(alive)
         left = self._to_load()
         if left:
             with uncollected():
@@ -144,13 +143,13 @@ class Claiming:
         while left:
             now = self._clock.now()
             chunk: list[tuple[BeatEntry, LoadRequest]] = []
-            while left and len(chunk) < CHUNK and (not chunk or time.monotonic() < until):
+            while left and len(chunk) < CHUNK and (not chunk or steady() < until):
                 entry = left.pop()
-                with self._entries.alone(entry):
+                with self._entries.isolate(entry):
                     chunk.append((entry, entry.load_request(self._beat, now, self._entries.summary(entry))))
             if chunk:
                 yield chunk
-            if time.monotonic() > until:
+            if steady() > until:
                 return
 
     def _ask(self, chunks: Iterable[list[tuple[BeatEntry, LoadRequest]]]) -> Iterator[tuple[BeatEntry, _LoadReply]]:
@@ -185,7 +184,7 @@ class Claiming:
             self._silent.add(entry.name)
             return reply
         if isinstance(reply, Loaded):
-            with self._entries.alone(entry):
+            with self._entries.isolate(entry):
                 self._loaded(entry, reply)
         elif isinstance(reply, Superseded):
             self._superseded(entry, reply)
@@ -305,16 +304,16 @@ class Claiming:
         """Return what to claim, and whether the schedule holds another definition than some entry."""
         asked: list[_Asked] = []
         replaced = False
-        began = time.monotonic()
+        began = steady()
         entries = self._entries.due(now, SLICE)
         for position, entry in enumerate(entries):
-            if time.monotonic() - began > _PLANNING:
-                self._entries.put_off(entries[position:])  # after a long outage there is much to look through
+            if steady() - began > _PLANNING:
+                self._entries.requeue_first(entries[position:])  # after a long outage there is much to look through
                 break
-            with self._entries.alone(entry):
+            with self._entries.isolate(entry):
                 if not self._entries.adopt(entry, schedule.get(entry.name)):
                     replaced = True  # the entry is made again at the next tick
-                    self._entries.put(entry)
+                    self._entries.requeue(entry)
                     continue
                 assert entry.cursor is not None
                 step = entry.step(now)

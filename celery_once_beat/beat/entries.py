@@ -1,21 +1,22 @@
 """All entries of one beat, and which of them are due.
 
-A heap holds one next start an entry, so a tick costs what is due, not what exists. An entry is in one of these states:
+A heap holds one next start of each entry, so a tick costs what is due, not what exists. An entry is in one of these
+states:
 
-======== ========================================================== ===================================================
-unloaded its cursor isn't known: it is new, or the store was away   ``Entries.advance``, when a load answers
-waiting  its next start lies ahead                                  ``Entries.due``, when the start has come
-out      it was due: its next claim is planned, sent or answered    ``Entries.advance``, or ``put`` if nothing changed
-paused   somebody has paused it: each load asks once more           ``Entries.advance``, when it is resumed
-resting  it can't continue, ``trouble`` says why: superseded, its   ``Entries.wake`` after a while: it is loaded anew
+======== ========================================================= ====================================================
+unloaded its cursor isn't known: it is new, or the store was away  a load answers: ``Entries.advance``
+waiting  its next start lies ahead                                 the start has come: ``Entries.due``
+out      it was due: its next claim is planned, sent or answered   ``Entries.advance``; ``requeue`` if nothing changed
+paused   somebody has paused it: each load asks again              it is resumed: ``Entries.advance``
+resting  it can't continue, ``trouble`` is why: superseded, its    after a while it is loaded anew: ``end_rests``
          schedule raises, its key is unreadable
-spent    it has no next start                                       another definition
-======== ========================================================== ===================================================
+spent    it has no next start                                      another definition
+======== ========================================================= ====================================================
 
-Beside that a claim may be ``unanswered`` (it may have been carried out, and is repeated), and the entry ``astray`` (its
-messages lose their window's headers: it is untracked from then on) or ``refused`` (the broker answers and takes none
-of its messages: overdue windows wait). A change of the schedule makes any of them unloaded, and so does a store that
-lost its data.
+Besides, a claim may be ``unanswered``: it may have been carried out, and is repeated. An entry may be ``astray``: its
+messages lose their window's headers, so it is untracked from then on. It may be ``refused``: the broker answers and
+takes none of its messages, so overdue windows wait. When its schedule changes, or the store loses its data, an entry is
+unloaded again.
 
 All of it happens in the beat's own thread.
 """
@@ -122,9 +123,9 @@ class Entries(Making):
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
         # The broker answers, so it may as well be the entry's own arguments that raise.
         refused = ((each.name, f"its messages can't be published: {each.refused.why}") for each in self if each.refused)
-        says = self.settings.failure_text == "message"
+        with_text = self.settings.failure_text == "message"
         return {
-            name[:MOST_FAILURE]: why[:MOST_FAILURE] if says else "its log says why"
+            name[:MOST_FAILURE]: why[:MOST_FAILURE] if with_text else "its log says why"
             for name, why in islice(chain(broken, wrong, refused), _MOST_NAMED)
         }
 
@@ -245,7 +246,7 @@ class Entries(Making):
     def due(self, now: datetime, most: int) -> list[BeatEntry]:
         """Take up to ``most`` entries that are due at ``now``, in this beat's own order.
 
-        Each is given back by :meth:`advance`, :meth:`put`, :meth:`put_off` or :meth:`rest`.
+        Each is given back by :meth:`advance`, :meth:`requeue`, :meth:`requeue_first` or :meth:`rest`.
         """
         fresh = []
         while self._heap and self._heap[0][0] <= now:
@@ -274,11 +275,11 @@ class Entries(Making):
             return self._due[0].next
         return self._heap[0][0] if self._heap else None
 
-    def put_off(self, entries: Sequence[BeatEntry]) -> None:
+    def requeue_first(self, entries: Sequence[BeatEntry]) -> None:
         """Give back entries for which there was no time: they come first at the next tick."""
         self._due.extendleft(reversed(entries))
 
-    def put(self, entry: BeatEntry) -> None:
+    def requeue(self, entry: BeatEntry) -> None:
         """Give an entry back, to be due at its next start."""
         self._out.discard(entry)
         if entry.next is not None and self.get(entry.name) is entry:
@@ -288,7 +289,7 @@ class Entries(Making):
 
     def advance(self, entry: BeatEntry, cursor: datetime) -> None:
         """Move an entry to ``cursor`` and give it back, or let it rest where its schedule fails."""
-        with self.alone(entry):
+        with self.isolate(entry):
             entry.move(cursor)
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
@@ -298,7 +299,7 @@ class Entries(Making):
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""
-            self.put(entry)
+            self.requeue(entry)
 
     def continue_from(self, entry: BeatEntry, cursor: datetime) -> None:
         """Continue from the store's ``cursor``.
@@ -326,7 +327,7 @@ class Entries(Making):
     def claim_unanswered(self, entry: BeatEntry, cursor: datetime, step: Step) -> None:
         """A claim was sent and not answered: :meth:`doubt` has it repeated."""
         entry.progress.unanswered = cursor, step
-        self.put(entry)
+        self.requeue(entry)
 
     def beyond(self, until: datetime) -> list[BeatEntry]:
         """Entries whose cursor lies after ``until``; looks at none as long as no cursor was that late."""
@@ -354,7 +355,7 @@ class Entries(Making):
         entry = self.get(name)
         if entry is not None:
             self._forget(entry)
-            self.wake_up(name)
+            self.wake(name)
 
     def doubt(self) -> None:
         """The store was away: plan again, and first ask for the claims that weren't answered."""
@@ -383,8 +384,8 @@ class Entries(Making):
 
     def pause(self, entry: BeatEntry) -> None:
         """Leave an entry alone that somebody has paused; said once."""
-        words = f"it is paused, until somebody resumes it: celery once resume {printable(shlex.quote(entry.name))}"
-        self._stop(entry, words, action="entry_paused", level=logging.INFO)
+        trouble = f"it is paused, until somebody resumes it: celery once resume {printable(shlex.quote(entry.name))}"
+        self._stop(entry, trouble, action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None
 
     def rest(
@@ -413,20 +414,20 @@ class Entries(Making):
         self._unloaded.discard(entry)
         self._paused.pop(entry.name, None)
 
-    def alone(self, entry: BeatEntry) -> AbstractContextManager[None]:
+    def isolate(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""
-        return guard(partial(self._leave_alone, entry))
+        return guard(partial(self._rest_broken, entry))
 
-    def _leave_alone(self, entry: BeatEntry, why: str) -> None:
+    def _rest_broken(self, entry: BeatEntry, why: str) -> None:
         self.rest(entry, why)
         self._broken.add(entry.name)
 
-    def wake(self, now: float) -> None:
+    def end_rests(self, now: float) -> None:
         """End the rests that are over at ``now``, by ``clock.steady``."""
         while self._resting and self._resting[0][0] <= now:
-            self.wake_up(heapq.heappop(self._resting)[1])
+            self.wake(heapq.heappop(self._resting)[1])
 
-    def wake_up(self, name: str) -> None:
+    def wake(self, name: str) -> None:
         """Have an entry loaded now that is paused or rests."""
         entry = self.get(name)
         if entry is not None and entry.cursor is None:

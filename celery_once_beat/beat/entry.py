@@ -12,6 +12,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from celery_once_beat.backoff import backoff_step
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.rules import EntryPolicy, PureSchedule, Step, Timing, in_zone, zone_name
 from celery_once_beat.schedules import describe
@@ -27,7 +28,7 @@ class Refused(NamedTuple):
 
     #: How often in a row.
     number: int
-    #: Until then, time.monotonic(), no overdue window of the entry is tried.
+    #: Until then, by ``clock.steady``, no overdue window of the entry is tried.
     until: float
     #: What the last publish raised.
     why: str
@@ -101,11 +102,11 @@ class BeatEntry:
         return self.progress.since
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """When it starts, in a few words."""
-        words = describe(self.when)
-        says_zone = self.policy.tz is None or isinstance(self.when, PureSchedule)
-        return words if says_zone else f"{words} {zone_name(self.policy.tz)}"
+        description = describe(self.when)
+        names_zone = self.policy.tz is None or isinstance(self.when, PureSchedule)
+        return description if names_zone else f"{description} {zone_name(self.policy.tz)}"
 
     @property
     def definition(self) -> tuple[object, ...]:
@@ -194,7 +195,7 @@ class BeatEntry:
         """
         number = self.refused.number if self.refused else 0
         if again or not number:
-            self.refused = Refused(number + 1, now + min(2.0 ** min(number, 30), most), why)
+            self.refused = Refused(number + 1, now + backoff_step(1.0, most, number), why)
 
     def forget(self) -> None:
         """Its cursor isn't known any more."""

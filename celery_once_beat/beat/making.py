@@ -72,14 +72,14 @@ class Making:
         if not tracked and (self._beat or task is not None or policy.tracked is False):
             _refuse_untracked(name, source, policy)
         when = placed(source, policy)
-        mark = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
+        known = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
         one_off = bool(getattr(source.schedule, "one_off", False))
         timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
         return BeatEntry(
             name,
             source,
             policy,
-            mark + zone_rules(when),
+            known + zone_rules(when),
             tracked,
             timing,
             timetable,
@@ -87,7 +87,7 @@ class Making:
         )
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
-        """Return the entry ``name`` as a beat has loaded it, by what that said; ``known`` is its fingerprint.
+        """Return the entry ``name`` as a beat has loaded it, by what that configured; ``known`` is its fingerprint.
 
         For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
         """
@@ -128,14 +128,14 @@ class Making:
             return ""
         policy, countdown = entry.policy, entry.timing.countdown
         lease = self.lease_of(entry)
-        said = (entry.fingerprint, entry.tracked, lease, countdown)
-        if said not in self._summaries:
+        configured = (entry.fingerprint, entry.tracked, lease, countdown)
+        if configured not in self._summaries:
             if len(self._summaries) >= _MOST_SUMMARIES:
                 self._summaries.clear()
             definition = LoadedDefinition(
                 task=entry.source.task,
                 schedule=entry.when,
-                says=entry.words,
+                description=entry.description,
                 tz=None if policy.tz is None else zone_name(policy.tz),
                 lease=lease,
                 tracked=entry.tracked,
@@ -144,8 +144,8 @@ class Making:
                 spread=policy.spread,
                 countdown=countdown,
             )
-            self._summaries[said] = definition.text()
-        return self._summaries[said]
+            self._summaries[configured] = definition.text()
+        return self._summaries[configured]
 
     def lease_of(self, entry: BeatEntry) -> float | None:
         """Return for how long an execution of ``entry`` owns its window without renewing, in seconds.

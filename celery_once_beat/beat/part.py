@@ -39,7 +39,7 @@ class BeatPart:
         """See features."""
         return math.inf
 
-    def look(self) -> Iterable[WindowKey]:
+    def find_due(self) -> Iterable[WindowKey]:
         """See features."""
         return ()
 

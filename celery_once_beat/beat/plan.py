@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.rules import Step, next_steps
 from celery_once_beat.wording import shown
@@ -78,7 +78,7 @@ class Plan:
         """Look for starts up to ``until``, for a short time; returns whether there may be more."""
         if not self._starts:
             entry.timetable.forget()
-        began = time.monotonic()
+        began = steady()
         while True:
             try:
                 start = entry.after(self._starts[-1] if self._starts else self._cursor)
@@ -87,7 +87,7 @@ class Plan:
             if start is None or start > until:
                 return False
             self._starts.append(start)
-            if time.monotonic() - began > _SLICE:
+            if steady() - began > _SLICE:
                 return True
 
 

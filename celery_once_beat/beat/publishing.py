@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -313,7 +312,7 @@ class Publishing(Scheduler):
             self.broker_ready()
         if published == Published.UNSURE and not self._broker_down:
             most, why = self.store.settings.publish_timeout, outgoing.trouble
-            job.entry.count_refusal(time.monotonic(), most, why, again=job.again)
+            job.entry.count_refusal(steady(), most, why, again=job.again)
         else:
             job.entry.refused = None
         self._warn_of_several(outgoing, window)
@@ -463,10 +462,10 @@ class Publishing(Scheduler):
 
     def broker_ready(self) -> bool:
         """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
-        if self._broker_down and time.monotonic() - self._broker_seen < 1.0:
+        if self._broker_down and steady() - self._broker_seen < 1.0:
             return False
         self.broker_trouble = broker.why_away(self.connection)
-        self._broker_seen = time.monotonic()
+        self._broker_seen = steady()
         # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
         # made, on which no confirm of an earlier message can come.
         if self.broker_trouble or (self._alarm.was_on and not self._alarm.on):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -168,7 +167,7 @@ class Recovery:
 
         Of an entry whose last message it refused, only the oldest window is tried: once that goes out, all are.
         """
-        now = time.monotonic()
+        now = steady()
         oldest: dict[str, WindowKey] = {}
         for key in overdue:
             entry = self._entries.get(key.entry)
@@ -199,7 +198,7 @@ class Recovery:
                 continue
             self._logged.end(str(window))
             if isinstance(reply, Taken):
-                with self._entries.alone(entry):
+                with self._entries.isolate(entry):
                     jobs.append(self._overdue(entry, window, reply))
             elif isinstance(reply, Unconsumed):
                 self._moved.add(self._store.shard_of(window.entry))

@@ -8,7 +8,6 @@ while Redis or the broker is away.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,6 +18,7 @@ from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_once_beat import __version__, signals
+from celery_once_beat.backoff import Backoff
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.features import parts
@@ -53,9 +53,6 @@ _INSTEAD = (
     "Use 'once', 'once-django', or a base whose entries are all in its schedule (docs/own-scheduler.md); "
     "if this one is such, set base_is_fit = True"
 )
-
-#: Seconds between two tries to reach Redis or the broker: at first, at most.
-_BACKOFF = (0.5, 5.0)
 
 
 class OnceSchedulerMixin(Publishing):
@@ -92,7 +89,8 @@ class OnceSchedulerMixin(Publishing):
         self._no_heap: list[Any] = []
         self._store_down_since: float | None = None
         self._uncertain = False
-        self._backoff = _BACKOFF[0]
+        #: Between two tries to reach Redis or the broker.
+        self._backoff = Backoff(0.5, 5.0)
         #: Why ticks fail, and since when (``clock.steady``); '' while they don't.
         self._failing, self._failing_since = "", 0.0
         super().__init__(*args, **kwargs)
@@ -237,11 +235,7 @@ class OnceSchedulerMixin(Publishing):
         with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
             self.recovery.sweep(self._report())
         self.recovery.hurry()
-        return self._again_in()
-
-    def _again_in(self) -> float:
-        delay, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF[1])
-        return delay
+        return self._backoff.next()
 
     def _refresh(self) -> None:
         self._polled = steady()
@@ -268,12 +262,12 @@ class OnceSchedulerMixin(Publishing):
         else:
             for part in self.entries.parts:
                 if not part.due_in():
-                    self._recover([*part.look()])
+                    self._recover([*part.find_due()])
         delay = self._claim_due()
         if away is not None:
             raise away
         if not self._uncertain:
-            self._backoff = _BACKOFF[0]
+            self._backoff.reset()
             if sweeps:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
                 self._store_back()
                 self._ticks_work()
@@ -303,8 +297,8 @@ class OnceSchedulerMixin(Publishing):
         if self.recovery.forgotten:
             self.entries.restart()
         self._setup_check.check()
-        self.entries.wake(steady())
-        self._claiming.wake(self.recovery.alive)  # on_sweep may have them rest
+        self.entries.end_rests(steady())
+        self._claiming.reload_superseded(self.recovery.alive)  # on_sweep may have them rest
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
         check = partial(self._setup_check.check_names, self.recovery.alive)
@@ -364,21 +358,21 @@ class OnceSchedulerMixin(Publishing):
         return self.clock.at(self._polled)
 
     def _claim_slices(self) -> None:
-        until = time.monotonic() + self._patience
+        until = steady() + self._patience
         for _ in range(CHUNK // SLICE):
             with held_back():
                 if self._owed:
                     self._publish_owed()
                 else:
                     self._claim(self._polled_at())
-            if self._broker_down or time.monotonic() > until or not self._is_due():
+            if self._broker_down or steady() > until or not self._is_due():
                 return
 
     def _claim(self, now: datetime) -> None:
         claims = self._claiming.claim(self.schedule, now)
         self._changed |= claims.replaced
         for entry in claims.lost:
-            with self.entries.alone(entry):
+            with self.entries.isolate(entry):
                 self._advance_source(entry)
         for window, count in claims.missed:
             signals.window_missed.send(sender=self, window=window, count=count)
@@ -397,9 +391,9 @@ class OnceSchedulerMixin(Publishing):
         if not overdue or not self.broker_ready():
             return
         overdue = list(self.recovery.not_refused(overdue))
-        began, away = time.monotonic(), None
+        began, away = steady(), None
         for position in range(0, len(overdue), SLICE):
-            if time.monotonic() - began > self.store.settings.recovery_interval:
+            if steady() - began > self.store.settings.recovery_interval:
                 break
             with held_back():
                 sent = steady()
@@ -415,7 +409,7 @@ class OnceSchedulerMixin(Publishing):
         self.recovery.hurry()
         self._uncertain = isinstance(error, UncertainWriteError)
         if self._store_down_since is None:
-            self._store_down_since = time.monotonic()
+            self._store_down_since = steady()
             logger.error(
                 "once: nothing is claimed until Redis can be used again: %s",
                 error,
@@ -425,13 +419,13 @@ class OnceSchedulerMixin(Publishing):
             with held_back():
                 self._publish_owed()
         self.entries.doubt()
-        return self._again_in()
+        return self._backoff.next()
 
     def _store_back(self) -> None:
         if self._store_down_since is not None:
             logger.warning(
                 "once: Redis can be used again, after %.1f s",
-                time.monotonic() - self._store_down_since,
+                steady() - self._store_down_since,
                 extra=about("store_back", owner=self.beat_id),
             )
             self._store_down_since = None

@@ -43,7 +43,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
   ``after_sweep(…)``         what it ``found``, the store's ``Overdue``, and the ``replies`` to these. Returns windows
                              that are overdue by now, though the sweep didn't find them so
   ``due_in()``               seconds until it looks between two sweeps; infinite where it has no reason to
-  ``look()``                 that time is over: returns windows that are overdue
+  ``find_due()``             that time is over: returns windows that are overdue
   ``work()``                 what was overdue is published
   ``on_close()``             beat ends
   =========================  ===========================================================================================

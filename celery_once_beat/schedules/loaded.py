@@ -33,10 +33,10 @@ class LoadedDefinition:
     """An entry as a beat has loaded it. Times are seconds."""
 
     task: str
-    #: None: it is of a type that can't be written, and ``says`` is all that is known.
+    #: None: it is of a type that can't be written, and ``description`` is all that is known.
     schedule: BaseSchedule | None
     #: The schedule in words, where it can't be written.
-    says: str = ""
+    description: str = ""
     #: For how long an execution owns its window without renewing, if the worker has the beat's code. None: the beat
     #: doesn't know the task, and neither its lease.
     lease: float | None = None
@@ -53,49 +53,49 @@ class LoadedDefinition:
 
     def text(self) -> str:
         """Return its JSON. What is as usual isn't written; a schedule that is too long for readers is words."""
-        said: dict[str, Any] = {"task": self.task[:_MOST_TEXT]}
+        fields: dict[str, Any] = {"task": self.task[:_MOST_TEXT]}
         try:
             schedule = write_schedule(self.schedule, any_nowfun=True)
             readable = len(json.dumps(schedule, allow_nan=False)) <= _MOST_SCHEDULE
         except Exception:  # noqa: BLE001  # it can't be written, or a user's codec can't; what it writes isn't JSON
             readable = False
         if readable:
-            said["schedule"] = schedule
+            fields["schedule"] = schedule
         else:
-            said["says"] = self.says[:_MOST_TEXT]
-        said |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
+            fields["description"] = self.description[:_MOST_TEXT]
+        fields |= {name: getattr(self, name) for name in _OPTIONAL if getattr(self, name) != getattr(type(self), name)}
         if self.anchor is not None:
-            said["anchor"] = self.anchor.isoformat()
-        return json.dumps(said, separators=(",", ":"), default=str)
+            fields["anchor"] = self.anchor.isoformat()
+        return json.dumps(fields, separators=(",", ":"), default=str)
 
     @classmethod
     @lru_cache(maxsize=4096)  # many entries have the same
     def read(cls, text: str) -> LoadedDefinition:
         """Read its JSON; raises ValueError. What a newer version added is passed over."""
-        said = read_object(text)
+        fields = read_object(text)
         try:
-            schedule = read_schedule(said["schedule"]) if "schedule" in said else None
+            schedule = read_schedule(fields["schedule"]) if "schedule" in fields else None
         except (ValueError, NewerVersionError):
             schedule = None  # of a type that this process doesn't know
-        values = {name: read(said, name) for name, read in _READ.items() if name in said or name == "task"}
-        if schedule is None and not values.get("says"):
-            values["says"] = "a schedule that this process can't read"
+        values = {name: read(fields, name) for name, read in _READ.items() if name in fields or name == "task"}
+        if schedule is None and not values.get("description"):
+            values["description"] = "a schedule that this process can't read"
         return cls(schedule=schedule, **values)
 
 
-def _text(said: Mapping[str, Any], name: str) -> Any:
-    text = said.get(name)
+def _text(fields: Mapping[str, Any], name: str) -> Any:
+    text = fields.get(name)
     return expect(name, text, isinstance(text, str) and len(text) <= _MOST_TEXT, "str")
 
 
-def _seconds(said: Mapping[str, Any], name: str) -> float:
-    return float(number_of(said, name, 0, _MOST_SECONDS, "a number of seconds"))
+def _seconds(fields: Mapping[str, Any], name: str) -> float:
+    return float(number_of(fields, name, 0, _MOST_SECONDS, "a number of seconds"))
 
 
 #: How each field is read, but for the schedule.
 _READ: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
-    **dict.fromkeys(("task", "says", "tz"), _text),
+    **dict.fromkeys(("task", "description", "tz"), _text),
     **dict.fromkeys(("tracked", "one_off"), partial(typed, kind=bool, expected="bool")),
     **dict.fromkeys(("lease", "spread", "countdown"), _seconds),
-    "anchor": lambda said, name: check_anchor(name, said[name]),
+    "anchor": lambda fields, name: check_anchor(name, fields[name]),
 }

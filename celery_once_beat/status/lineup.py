@@ -181,7 +181,7 @@ class _Look:
         return Listed(
             seen.name,
             definition.task,
-            entry.words if entry else definition.says,
+            entry.description if entry else definition.description,
             definition.tracked,
             seen,
             entry,
@@ -192,4 +192,4 @@ class _Look:
 
     def _of_code(self, code: BeatEntry, seen: EntrySeen) -> Listed:
         lease, waits = self._entries.lease_of(code), code.timing.countdown or 0.0
-        return Listed(code.name, code.source.task, code.words, code.tracked, seen, code, lease, countdown=waits)
+        return Listed(code.name, code.source.task, code.description, code.tracked, seen, code, lease, countdown=waits)

@@ -459,8 +459,8 @@ def test_an_entry_sets_its_time_zone() -> None:
         assert made.fingerprint == again.fingerprint
         said = LoadedDefinition.read(Entries("b", SETTINGS, TASKS).summary(made))
         shown = Entries("b", SETTINGS, TASKS).make_loaded(name, said, made.fingerprint)
-        assert (shown.after(NOW), shown.words) == (start, made.words)
-        assert made.words.count("Europe/Berlin") + made.words.count("Asia/Tokyo") <= 1
+        assert (shown.after(NOW), shown.description) == (start, made.description)
+        assert made.description.count("Europe/Berlin") + made.description.count("Asia/Tokyo") <= 1
     assert found == {
         "app's": "02 02:00", "berlin": "02 01:00", "tokyo": "01 17:00", "days": "01 15:00", "own": "02 01:00",
         "none": "01 17:00", "grid": "01 12:00",
@@ -617,7 +617,7 @@ def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> 
     """The entry rests for it; the others go on."""
     rows = loaded(rows_of({"a": entry(Polled(answer)), "b": entry()}))
     (row,) = rows.due(NOW + SECOND, 10)
-    with rows.alone(row):
+    with rows.isolate(row):
         row.step(NOW + SECOND)
     assert "no database" in row.trouble or "expected whether it is due, and seconds to wait" in row.trouble
     assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
@@ -634,7 +634,7 @@ def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.
         loaded(rows)
         assert rows.left_out() == ({"a": "RuntimeError('no database')", **left_out} if tried else left_out)
         for row in rows.due(NOW + SECOND, 10):
-            with rows.alone(row):
+            with rows.isolate(row):
                 assert row.step(NOW + SECOND) is None
                 rows.advance(row, NOW)
         rows.wake(steady() + RETRY_AFTER)

@@ -51,9 +51,9 @@ def test_a_schedule_that_is_too_long_to_be_read_is_words() -> None:
     """Who shows the entry knows it all the same; the store doesn't keep a text that nobody reads."""
     days = [date(2026, 1, 1) + timedelta(days=day) for day in range(4000)]
     when = excluding(cron("0 2 * * *", tz="Europe/Berlin"), days)
-    text = LoadedDefinition(task="proj.task", schedule=when, says=describe(when), lease=30.0).text()
+    text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
     read = LoadedDefinition.read(text)
-    assert (read.schedule, read.says) == (None, describe(when))
+    assert (read.schedule, read.description) == (None, describe(when))
 
 
 class Tides(BaseSchedule):
@@ -63,6 +63,6 @@ class Tides(BaseSchedule):
 def test_a_type_that_cant_be_stored_is_words() -> None:
     """The same in each process: no address is in them."""
     when = Tides()
-    text = LoadedDefinition(task="proj.task", schedule=when, says=describe(when), lease=30.0).text()
+    text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
     read = LoadedDefinition.read(text)
-    assert (read.schedule, read.says) == (None, f"{__name__}.Tides")
+    assert (read.schedule, read.description) == (None, f"{__name__}.Tides")

@@ -42,7 +42,8 @@ def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
 def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """At first none for a second, then the oldest; of other entries all, and all of this one once one went out."""
     clock = [1000.0]
-    monkeypatch.setattr("celery_once_beat.beat.publishing.time.monotonic", lambda: clock[0])
+    for module in ("publishing", "recovery"):
+        monkeypatch.setattr(f"celery_once_beat.beat.{module}.steady", lambda: clock[0])
 
     def refuse(*_: object, **__: object) -> None:
         raise OperationalError("(404) NOT_FOUND - no exchange")

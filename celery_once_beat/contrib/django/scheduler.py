@@ -8,7 +8,6 @@ makes of them. In this file a row is the database's, an entry is beat's.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -21,6 +20,7 @@ from django.db.utils import DatabaseError, InterfaceError, InternalError, Operat
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
+from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.store import EntryAccount, Lookup, RowSeen, Spent, Unknown
@@ -142,7 +142,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def _log_database_trouble(self, trouble: str) -> None:
         if trouble and self._database_away_since is None:
-            self._database_away_since = time.monotonic()
+            self._database_away_since = steady()
             logger.error(
                 "once: beat goes on with the rows that it knows, the database %s",
                 trouble,
@@ -151,7 +151,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         elif not trouble and self._database_away_since is not None:
             logger.warning(
                 "once: the database can be used again, after %.1f s",
-                time.monotonic() - self._database_away_since,
+                steady() - self._database_away_since,
                 extra=about("database_back", owner=self.beat_id),
             )
             self._database_away_since = None
@@ -175,7 +175,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         until no living beat has it by that; until then it waits. Nothing that this beat alone saw counts.
         """
         for name in self._waiting:
-            self.entries.wake_up(name)
+            self.entries.wake(name)
         unloaded = {entry.source.row: entry for entry in self.entries.unloaded() if not entry.stored}
         look = partial(Lookup(self.store).rows, {row: entry.name for row, entry in unloaded.items()})
         found = look()

@@ -77,7 +77,7 @@ class Part(BeatPart):
         now = steady()
         return max(self._next - now, 0.0) if self._some_wait or now < self._some_may_wait_until else math.inf
 
-    def look(self) -> Iterable[WindowKey]:
+    def find_due(self) -> Iterable[WindowKey]:
         """Return what is overdue of this beat's entries; the rest is left to sweeps."""
         self._next = steady() + _EVERY
         free_slots, overdue = self._store.due(self._beat.clock.now(), _MOST, self._limits)

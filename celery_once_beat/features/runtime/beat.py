@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -245,13 +244,13 @@ class Defined(Source):
 
         Returns why some of it can't be read: a node of a cluster is away. It is read later.
         """
-        until = time.monotonic() + _READING
+        until = steady() + _READING
         left = list(self._to_read)
         away: StoreUnavailableError | None = None
         for position in range(0, len(left), _CHUNK):
             with uncollected():
                 away = self._read_chunk(left[position : position + _CHUNK], made, gone) or away
-            if time.monotonic() > until:
+            if steady() > until:
                 break
         self._begun = self._begun or self.all_read
         return away
@@ -295,7 +294,7 @@ class Defined(Source):
         if old is None:
             return [entry]
         if old.definition == entry.definition:  # it was paused, say
-            self._all.wake_up(known.name)
+            self._all.wake(known.name)
             return []
         entry.copy_progress_from(old)
         return [entry]
