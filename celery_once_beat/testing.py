@@ -23,9 +23,9 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, maybe_schedule
 
 from .beat import BeatEntry, Entries, ServerClock
-from .effects import Effects
 from .embedded import EmbeddedServer
 from .errors import SettingError
+from .features.effects.task import Effects
 from .rules import check_instant
 from .settings import Settings
 from .store import Store, stores_made_by
@@ -82,7 +82,7 @@ def window(
         fence=fence,
         last_done=None if last_done is None else check_instant("last_done", last_done),
         _held=held if callable(held) else lambda: held,
-        _effects=_RunEffects(),
+        _context=_RunEffects(),
     )
 
 
@@ -90,20 +90,22 @@ class _RunEffects(Effects):
     """What runs of a body record for one window: each of them is an execution of its own."""
 
     def __init__(self) -> None:
-        super().__init__(Settings, running=True)
+        super().__init__(Settings, running=1)
+        self._outer: list[Any] = []
 
     def use(self, app: Celery[Any]) -> None:
         """Record as tasks of ``app`` do."""
         self._settings = partial(Settings.from_app, app, connects=False)
 
-    def run(self, body: Callable[[], Any]) -> Any:
-        """Call the body, which finds what an earlier run has recorded."""
-        outer = self._execution, self._inserted
+    def __enter__(self) -> None:
+        """Begin another execution, which finds what an earlier one has recorded."""
+        self._outer.append((self._execution, self._inserted))
         self._execution, self._inserted = uuid4().hex, []
-        try:
-            return super().run(body)
-        finally:
-            self._execution, self._inserted = outer
+        super().__enter__()
+
+    def __exit__(self, *raised: object) -> bool:
+        self._execution, self._inserted = self._outer.pop()
+        return super().__exit__(*raised)
 
 
 class _Execution:
@@ -112,10 +114,10 @@ class _Execution:
     retry = 0
 
     def __init__(self, window: Window, app: Celery[Any]) -> None:
-        effects = window._effects
+        effects = window._context
         if not isinstance(effects, _RunEffects):  # it wasn't made by window()
             effects = _RunEffects()
-            window = replace(window, _effects=effects)
+            window = replace(window, _context=effects)
         effects.use(app)
         self.window = window
 

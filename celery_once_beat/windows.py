@@ -1,7 +1,7 @@
 """The public face of "when": what a window is, and how it is written in keys, logs and message headers.
 
-Pure: nothing here does I/O or reads a clock. ``rules.starts`` computes when windows start. What ``Window.record`` does
-is an execution's: ``effects`` writes it.
+Pure: nothing here does I/O or reads a clock. ``rules.starts`` computes when windows start. ``Window.key`` and
+``Window.record`` ask the context in which a worker runs the body.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .errors import HeaderError, NewerVersionError, RecordError
 from .identity import uuid_of
 from .options import check_lease, check_limit_name
 from .rules import naive_utc, next_start, starts_after  # noqa: F401  # others know them from here
+from .settings import Settings
 from .wording import shown
 
 #: Length of an instant's text.
@@ -44,21 +45,6 @@ class Database(Protocol):
 
     def execute(self, statement: Any, /, *more: Any, **options: Any) -> Any:
         """Execute a statement in the transaction that it is in."""
-
-
-class Effects(Protocol):
-    """What an execution records; ``effects.Effects`` is one."""
-
-    #: What an earlier execution has recorded as its result, once this one has ended for that; None where none was.
-    result: Any
-
-    def key(self, window: Window) -> str:
-        """See :attr:`Window.key`."""
-
-    def record(
-        self, window: Window, database: Database | None, step: str, result: Any, *, skip: bool, using: str
-    ) -> bool:
-        """See :meth:`Window.record`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class Window:
     lease: float | None = None
     limit: str | None = None
     _held: Callable[[], bool] = field(default=_not_held, repr=False, compare=False, hash=False)
-    _effects: Effects | None = field(default=None, repr=False, compare=False, hash=False)
+    _context: BodyContext | None = field(default=None, repr=False, compare=False, hash=False)
 
     @property
     def held(self) -> bool:
@@ -132,13 +118,62 @@ class Window:
         """
         return self._executed().record(self, database, step, result, skip=skip, using=using)
 
-    def _executed(self) -> Effects:
-        if self._effects is None:
+    def _executed(self) -> BodyContext:
+        if self._context is None:
             raise RecordError(
                 f"window {format_instant(self.start)} of {shown(self.entry)}: found outside of an execution, expected "
                 "self.window in a task's body, or what once() gives"
             )
-        return self._effects
+        return self._context
+
+
+class BodyContext:
+    """The context in which a body runs for its window, or for a call without one. Features add to it: ``AroundBody``.
+
+    A body may call itself, as by ``super().__call__()``: then the context is entered again.
+    """
+
+    #: What the call returns if a feature has ended the body.
+    result: Any = None
+
+    def __init__(self, settings: Callable[[], Settings], *, running: int = 0, replaced: int = 0) -> None:
+        #: Asked when it is needed: most bodies need none of it.
+        self._settings = settings
+        #: How often the body has been entered, and not been left.
+        self.running = running
+        #: How many tasks have replaced each other, by ``self.replace()``, up to this one: they have one id.
+        self._replaced = replaced
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of its window in another process is of no execution."""
+        return type(None), ()
+
+    def __enter__(self) -> None:
+        """The body begins."""
+        self.running += 1
+
+    def __exit__(self, *raised: object) -> bool:  # type: ignore[exit-return]  # a feature's may return True
+        """Return whether a feature has ended the body: the call returns ``result`` then."""
+        self.running -= 1
+        return False
+
+    def key(self, window: Window) -> str:
+        """Return the window's idempotency key: its task id, but for runs that were ordered.
+
+        A call that wasn't sent for a window is known by its own task id: when it began differs in each delivery.
+        """
+        if not window.scheduled:
+            return uuid_of(f"call\x00{self._call(window)}")
+        entry = f"key:{window.entry}" if window.keyed else window.entry
+        return task_id(self._settings().key_prefix, entry, window.start)
+
+    def record(self, *_: Any, **__: Any) -> bool:
+        """See :meth:`celery_once_beat.Window.record`."""
+        raise RecordError("record: found without the feature effects, which does it")
+
+    def _call(self, window: Window) -> str:
+        """Name a call that wasn't sent for a window."""
+        return f"{window.entry}\x00{self._replaced}" if self._replaced else window.entry
 
 
 @dataclass(frozen=True)

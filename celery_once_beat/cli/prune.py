@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from celery_once_beat.effects.prune import read_age, warning_of
 from celery_once_beat.errors import SettingError
+from celery_once_beat.features.effects.prune import read_age, warning_of
 
 from .context import Project, fail, needs_extra, pass_project
 
@@ -33,5 +33,5 @@ def prune(project: Project, older_than: str) -> None:
     if warning:
         click.echo(f"once: {warning}", err=True)
     with needs_extra("prune", "sqlalchemy"):
-        from celery_once_beat.effects.in_sqlalchemy import prune_at
+        from celery_once_beat.features.effects.in_sqlalchemy import prune_at
     click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

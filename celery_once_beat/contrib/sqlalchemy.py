@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Integer, MetaData, String, Table, Text
 
-from celery_once_beat.effects.in_sqlalchemy import prune_with as prune
-from celery_once_beat.effects.statements import TABLE
+from celery_once_beat.features.effects.in_sqlalchemy import prune_with as prune
+from celery_once_beat.features.effects.statements import TABLE
 
 __all__ = ("effects", "effects_table", "metadata", "prune")
 

@@ -52,6 +52,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
 
   =========================  ===========================================================================================
   ``TaskMethods``            a base of ``OnceTask``: methods of every task
+  ``AroundBody``             a base of the context in which each body runs: see ``BodyContext`` in ``windows``
   ``window_of_block()``      for ``current_window()``: the window in which this code runs, nearer than its task's
   =========================  ===========================================================================================
 
@@ -72,11 +73,10 @@ from typing import Any
 
 __all__ = ("FEATURES", "hooks", "parts")
 
+_ALL = "admission alerts times reserved heartbeat_file keyed orders runtime effects"
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.
-FEATURES: tuple[str, ...] = tuple(
-    os.environ.get("ONCE_FEATURES", "admission alerts times reserved heartbeat_file keyed orders runtime").split()
-)
+FEATURES: tuple[str, ...] = tuple(os.environ.get("ONCE_FEATURES", _ALL).split())
 
 
 @cache

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from celery_once_beat.effects import Effects
-    from celery_once_beat.windows import Window
+    from celery_once_beat.windows import BodyContext, Window
 
     from .current import Running
 
@@ -20,16 +19,16 @@ if TYPE_CHECKING:
 class Notes:
     """Of one call. Nothing in it may hold the request: it would never be freed."""
 
-    __slots__ = ("before", "began", "effects", "execution", "process_id", "running", "windows")
+    __slots__ = ("before", "began", "context", "execution", "process_id", "running", "windows")
 
     def __init__(self) -> None:
         #: When the body began, in seconds since the epoch; None before.
         self.began: float | None = None
         #: Its execution, if its message is a window's and has begun.
         self.execution: Any = None
-        #: Without an execution: its window, the first of these, and what it records.
+        #: Without an execution: its window, the first of these, and the context of its body.
         self.windows: list[Window] = []
-        self.effects: Effects | None = None
+        self.context: BodyContext | None = None
         #: Its execution, if that began for ``before_start``; None again once the body has it.
         self.before: Any = None
         #: Of a direct call: it runs.

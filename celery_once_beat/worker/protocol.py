@@ -63,12 +63,13 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
-from celery_once_beat.effects import Effects
 from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.features import hooks
 from celery_once_beat.logs import log_window
 from celery_once_beat.store import (
     Again,
@@ -83,7 +84,7 @@ from celery_once_beat.store import (
     Waits,
     raised,
 )
-from celery_once_beat.windows import Window, key_of
+from celery_once_beat.windows import BodyContext, Window, key_of
 from celery_once_beat.wording import failure_words, printable
 
 from .leases import Lease, leases_of
@@ -112,9 +113,9 @@ class WindowExecution(ABC):
         self.sender = sender
         self.store = store
         self.leases = leases_of.of(store)
-        self.effects = Effects(lambda: store.settings)
+        self.context = context_class()(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
-        self.window = replace(window, _effects=self.effects)
+        self.window = replace(window, _context=self.context)
         self.key = key_of(window, sent_as)
         self.owner = owner
         self.length = length
@@ -301,7 +302,13 @@ def see_through(send: Callable[[], T], seconds: float, unanswered: Callable[[Onc
         failed = outside = None  # else they and this frame would hold each other
 
 
-# -- what came out of a body
+# -- a body
+
+
+@cache
+def context_class() -> type[BodyContext]:
+    """Return the class of the contexts in which bodies run, with what features add."""
+    return type("BodyContext", (*hooks("task", "AroundBody"), BodyContext), {})
 
 
 def is_awaited(result: object) -> bool:

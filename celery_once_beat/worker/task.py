@@ -26,7 +26,6 @@ from celery.signals import beat_init, before_task_publish, celeryd_after_setup
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from celery_once_beat.effects import Effects
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import Logged, about, guarded
@@ -35,6 +34,7 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions, store_of
 from celery_once_beat.windows import (
     PUT_BACK,
+    BodyContext,
     Window,
     decode_headers,
     encode_call,
@@ -49,7 +49,7 @@ from .current import Running, carried_call, current_call, may_be_called
 from .execution import Execution, as_traced, is_awaited_by_pool, is_handed_on, is_traced, last_traced, traced
 from .leases import send_waiting
 from .notes import notes_of
-from .protocol import close_unrun
+from .protocol import close_unrun, context_class
 from .put_back import put_back
 
 logger = guarded(get_logger(__name__))
@@ -153,7 +153,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
             return notes.execution.window  # type: ignore[no-any-return]
         if not notes.windows:
             # Threads of a body may ask at once: all get the first that was made.
-            notes.windows.append(_window_of(request, self._effects_of(request)))
+            notes.windows.append(_window_of(request, self._context_of(request)))
         return notes.windows[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +202,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         kind, execution = self._classify(request)
         match kind:
             case "direct" | "within":
-                return self._until_recorded(request, body)
+                return self._run_in_context(request, body)
             case "eager":
                 return self._run_body(request, body)
             case "plain":
@@ -234,7 +234,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
             self._store_started(request)
         running = Running(self, request)
         try:
-            result = self._until_recorded(request, body)
+            result = self._run_in_context(request, body)
         finally:
             running.end()
         if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
@@ -248,14 +248,21 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         """Await what the body has returned, in the pool's event loop, as :meth:`_run_body` has called it."""
         running = Running(self, request)
         try:
-            return await self._effects_of(request).run_awaited(body)
+            context = self._context_of(request)
+            with context:
+                return await body
+            return context.result
         finally:
             running.end()
 
-    def _until_recorded(self, request: Any, body: Callable[[], Any]) -> Any:
-        """Call the body. If its window is recorded already, what was recorded is its result."""
-        # The request of a direct call is made within it.
-        return body() if request is None else self._effects_of(request).run(body)
+    def _run_in_context(self, request: Any, body: Callable[[], Any]) -> Any:
+        """Call the body in its context, which may end it, and say with what result."""
+        if request is None:  # the request of a direct call is made within it
+            return body()
+        context = self._context_of(request)
+        with context:
+            return body()
+        return context.result
 
     def _execution_of(self, request: Any) -> Execution | None:
         """Return the execution, yet to begin, of the window that a message was sent for; None if it is a plain one."""
@@ -298,17 +305,17 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         notes.before = execution
         return execution.run_hook(hook)
 
-    def _effects_of(self, request: Any) -> Effects:
-        """Return what the execution, or the call, of ``request`` records. Made before its window: most never look."""
+    def _context_of(self, request: Any) -> BodyContext:
+        """Return the context of the body of ``request``. Made before its window: most bodies never look at that."""
         notes = notes_of(request)
-        effects: Effects | None = notes.execution.window._effects if notes.execution else notes.effects
-        if effects is None:
+        context: BodyContext | None = notes.execution.window._context if notes.execution else notes.context
+        if context is None:
             # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
             running = request is None or request.called_directly
             replaced = getattr(request, "replaced_task_nesting", 0)
-            effects = Effects(partial(Settings.from_app, self.app, connects=False), running=running, replaced=replaced)
-            notes.effects = effects
-        return effects
+            settings = partial(Settings.from_app, self.app, connects=False)
+            context = notes.context = context_class()(settings, running=running, replaced=replaced)
+        return context
 
     def _store_started(self, request: Any) -> None:
         """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
@@ -501,7 +508,7 @@ def current_window() -> Window | None:
     return call.task._window_in(call.request)  # noqa: SLF001  # our own task
 
 
-def _window_of(request: Any, effects: Effects) -> Window:
+def _window_of(request: Any, context: BodyContext) -> Window:
     """Return the window of a call that has no execution: the message's, before its begin, else the call's own."""
     if request is not None and not request.called_directly:
         try:
@@ -509,11 +516,11 @@ def _window_of(request: Any, effects: Effects) -> Window:
         except OnceError:  # the task fails for it; its hooks have a window all the same
             window = None
         if window is not None:
-            window = replace(window, _effects=effects)
+            window = replace(window, _context=context)
             return replace(window, _held=_always) if request.is_eager else window
     call = request.id if request is not None and request.id else str(uuid.uuid4())
     begun = _first_begun(request)
-    return Window(call, begun, None, tracked=False, scheduled=False, _held=_always, _effects=effects)
+    return Window(call, begun, None, tracked=False, scheduled=False, _held=_always, _context=context)
 
 
 def _first_begun(request: Any) -> datetime:

@@ -46,7 +46,7 @@ def test_old_rows_go(base: Base) -> None:
 
 def test_an_index_finds_them(base: Base) -> None:
     """Nobody reads the whole table for a batch."""
-    from celery_once_beat.effects.statements import Statements
+    from celery_once_beat.features.effects.statements import Statements
 
     fill(base)
     statement = Statements(base.engine.dialect.name, "once_effects", ":{}".format).batch_end

@@ -457,7 +457,7 @@ def test_a_result_that_nobody_wrote(base: Base, stored: str) -> None:
 @pytest.mark.parametrize("kind", databases("postgres"))
 def test_another_schema(new_base: Callable[..., Base], kind: str) -> None:
     """The setting says where the table is."""
-    from celery_once_beat.effects import Effects
+    from celery_once_beat.features.effects.task import Effects
     from celery_once_beat.settings import Settings
 
     base = new_base(kind)
@@ -470,7 +470,7 @@ def test_another_schema(new_base: Callable[..., Base], kind: str) -> None:
 
     def recorded() -> bool:
         made = Window(
-            "nightly", execution().start, None, _effects=Effects(lambda: Settings(effects_schema="Jobs"), running=True)
+            "nightly", execution().start, None, _context=Effects(lambda: Settings(effects_schema="Jobs"), running=True)
         )
         with base.engine.begin() as connection:
             return made.record(connection, skip=True)

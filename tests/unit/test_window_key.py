@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from celery import Celery
 
 from celery_once_beat import OnceTask, Window
-from celery_once_beat.effects import Effects
+from celery_once_beat.features.effects.task import Effects
 from celery_once_beat.settings import Settings
 from celery_once_beat.testing import executing, window
 from celery_once_beat.windows import task_id
@@ -42,7 +42,7 @@ def test_a_key_is_of_the_window() -> None:
 def test_a_key_prefix_keeps_projects_apart() -> None:
     """Windows of another prefix are others."""
     other = Effects(lambda: Settings(key_prefix="other:"))
-    assert replace(window("nightly", START), _effects=other).key != window("nightly", START).key
+    assert replace(window("nightly", START), _context=other).key != window("nightly", START).key
 
 
 def test_a_calls_key_is_of_its_task_id() -> None:

@@ -268,7 +268,7 @@ class KeyedExecution(WindowExecution):
             return None
         try:
             self.leases.hold(self.lease)
-            self.effects.running = True
+            self.context.__enter__()
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
             self.release()
@@ -278,7 +278,7 @@ class KeyedExecution(WindowExecution):
     def end(self, error: BaseException | None, again_after: float | None) -> bool:
         """Record how its body ended: by what it raised. Returns whether that says that it was recorded already."""
         self.state = "ended"
-        recorded = self.effects.end(error)
+        recorded = self.context.__exit__(None, error, None)
         try:
             if error is None or recorded:
                 self.record("done")
@@ -311,7 +311,6 @@ class KeyedExecution(WindowExecution):
 
     def release(self) -> None:
         """Don't renew its lease any more."""
-        self.effects.running = False
         if self.lease is not None:
             self.leases.release(self.lease)
 
@@ -351,7 +350,7 @@ def window_of_block() -> Window | None:
 
 def _recorded(window: Window | None) -> Any:
     """Return the result of before, for a block that has ended since its window is recorded already."""
-    return window._effects.result if window is not None and window._effects is not None else None
+    return window._context.result if window is not None and window._context is not None else None
 
 
 def _is(function: Callable[..., object], kind: Callable[[object], bool]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from celery_once_beat.effects.statements import TABLE
+from celery_once_beat.features.effects.statements import TABLE
 
 
 class RecordedWindow(models.Model):  # type: ignore[misc]  # Django has no types

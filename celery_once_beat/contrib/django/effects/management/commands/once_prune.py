@@ -10,10 +10,10 @@ from celery import current_app
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from celery_once_beat.effects.in_django import transaction_of
-from celery_once_beat.effects.prune import prune, read_age, warning_of
-from celery_once_beat.effects.statements import Transaction
 from celery_once_beat.errors import OnceError
+from celery_once_beat.features.effects.in_django import transaction_of
+from celery_once_beat.features.effects.prune import prune, read_age, warning_of
+from celery_once_beat.features.effects.statements import Transaction
 
 
 class Command(BaseCommand):  # type: ignore[misc]  # Django has no types

@@ -1,44 +1,20 @@
-"""Effects once: a window's row in the user's own transaction.
-
-Who decides
------------
-The database, by a primary key. ``record`` inserts the row of a window and a step in the transaction in which the body
-writes. Whoever commits first is the one. Another transaction with the same row waits until the first has ended. If that
-committed, the second is refused; if it was rolled back, the second continues. Redis isn't asked: what it has lost, or a
-worker that comes back late, changes nothing of this.
-
-A stale execution may be the first to commit. The newer one is refused then, and ends as done: once is what counts, not
-who.
-
-What each failure does
-----------------------
-- Killed before its commit: the row is gone with the rest, and the next execution writes both.
-- Killed after its commit, or the end isn't recorded: the next execution finds the row, and ends as done.
-- Frozen with an open transaction: the next execution waits in ``record``, for as long as the database lets it.
-- The reply to a commit is lost: the next execution knows more. In the same one ``record`` raises RecordError, since it
-  can't tell that from a second transaction that lacks a step of its own.
-- A deadlock, a serialization failure, a lock that isn't given in time: the database's own error leaves ``record``.
-- The transaction's snapshot is older than the row (REPEATABLE READ, SERIALIZABLE): PostgreSQL fails to serialize it.
-  MySQL's INSERT and locking reads see what is committed, whatever the snapshot, and refuse it.
-
-``statements`` is the SQL, for all databases; ``in_sqlalchemy`` and ``in_django`` find the transaction it belongs to.
-"""
+"""What an execution of a window, or a call without one, records in the user's own transaction."""
 
 from __future__ import annotations
 
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
 from celery_once_beat.errors import EXCEPTION_GROUP, RecordError, WindowRecorded
-from celery_once_beat.identity import digest, uuid_of
+from celery_once_beat.identity import digest
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.settings import Settings
-from celery_once_beat.windows import Database, Window, format_instant, task_id
+from celery_once_beat.windows import BodyContext, Database, Window, format_instant
 from celery_once_beat.wording import expect, printable, shown
 
 from .statements import Recorded, Row, Transaction
@@ -52,70 +28,28 @@ _MOST_STEP = 100
 _MOST_RESULT = 65_535
 
 
-class Effects:
-    """What one execution of a window records. ``settings`` is asked when it is needed: most bodies record nothing."""
+class Effects(BodyContext):
+    """What one execution records. A body that finds its window recorded already ends here, as done."""
 
-    def __init__(self, settings: Callable[[], Settings], *, running: bool = False, replaced: object = 0) -> None:
-        self._settings = settings
-        #: How many tasks have replaced each other, by ``self.replace()``, up to this one: they have one id.
-        self._replaced = replaced
-        #: Whether the body runs. Nobody would end the execution for a hook's WindowRecorded.
-        self.running = running
-        self.result: Any = None
+    def __init__(self, settings: Callable[[], Settings], *, running: int = 0, replaced: int = 0) -> None:
+        super().__init__(settings, running=running, replaced=replaced)
         #: The steps of which this execution has inserted a row, each with the mark of its transaction.
         self._inserted: list[tuple[str, object]] = []
-
-    def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of its window elsewhere, in another process for example, is of no execution."""
-        return type(None), ()
 
     @cached_property
     def _execution(self) -> str:
         name: str = vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
         return name
 
-    def key(self, window: Window) -> str:
-        """Return the window's idempotency key: its task id, but for runs that were ordered.
+    def __exit__(self, *raised: object) -> bool:
+        """Return whether the body has ended as this window is recorded already; not another one, which called it.
 
-        A call that wasn't sent for a window is known by its own task id: when it began differs in each delivery.
+        Logs it. Task groups wrap that error. A group in which something else was raised, too, isn't its end.
         """
-        if not window.scheduled:
-            return uuid_of(f"call\x00{self._call(window)}")
-        entry = f"key:{window.entry}" if window.keyed else window.entry
-        return task_id(self._settings().key_prefix, entry, window.start)
-
-    def run(self, body: Callable[[], Any]) -> Any:
-        """Call the body. If its window is recorded already, return the result that was recorded."""
-        outer, self.running = self.running, True
-        try:
-            return body()
-        except BaseException as exc:
-            if not self.end(exc):
-                raise
-            return self.result
-        finally:
-            self.running = outer
-
-    async def run_awaited(self, body: Awaitable[Any]) -> Any:
-        """Await a body; else as :meth:`run`."""
-        outer, self.running = self.running, True
-        try:
-            return await body
-        except BaseException as exc:
-            if not self.end(exc):
-                raise
-            return self.result
-        finally:
-            self.running = outer
-
-    def end(self, error: BaseException | None) -> bool:
-        """Whether the body ended as this window is recorded already; not another one, which called it. Logs it.
-
-        Task groups wrap that error. A group in which something else was raised, too, isn't its end.
-        """
+        super().__exit__(*raised)
         refusal: WindowRecorded | None = None
-        for each in _members(error):
-            if not isinstance(each, WindowRecorded) or each.window._effects is not self:
+        for each in _members(raised[1]):
+            if not isinstance(each, WindowRecorded) or each.window._context is not self:
                 return False
             refusal = refusal or each
         if refusal is None:
@@ -184,10 +118,6 @@ class Effects:
             result=result,
         )
 
-    def _call(self, window: Window) -> str:
-        """Name a call that wasn't sent for a window."""
-        return f"{window.entry}\x00{self._replaced}" if self._replaced else window.entry
-
     def _transaction(self, database: Database | None, using: str) -> Transaction:
         if database is None:
             from . import in_django  # noqa: PLC0415  # each needs its package
@@ -210,7 +140,11 @@ class Effects:
         return in_sqlalchemy.transaction_of(database, self._settings().effects_schema)
 
 
-def _members(error: BaseException | None) -> Iterator[BaseException | None]:
+#: The feature's part of each context in which a body runs.
+AroundBody = Effects
+
+
+def _members(error: object) -> Iterator[object]:
     """Yield an exception, or those of a group and of the groups in it."""
     if not isinstance(error, EXCEPTION_GROUP):
         yield error
