@@ -52,7 +52,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording timelines screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -66,6 +66,9 @@ examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each
 
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 	$(PY) -m examples.ha_pair --record docs/demo.svg
+
+timelines: $(VENV)/.demo  ## what happens when a beat dies, a worker dies, Redis fails over: real runs, drawn for the docs
+	$(PY) -m examples.ha_pair.timelines docs
 
 screenshot: $(VENV)/.test  ## the board over a day of windows, as docs/board*.png
 	cd tests && $(abspath $(VENV))/bin/python screenshot.py

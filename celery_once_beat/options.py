@@ -300,9 +300,9 @@ class Options:
     retry_failed_after: float | None = row(
         None, check_seconds(0, optional=True), policy="worker", task=True, load="span"
     )
-    #: `"skip"`, `"buffer_one"`, `"buffer_all"`: [see below](#overlap)
+    #: `"skip"`, `"buffer_one"`, `"buffer_all"`: [what runs when](overlap.md#overlap)
     overlap: str = row("allow", check_choice(*OVERLAP), policy="worker", task=True, load="", needs_ends=is_buffer)
-    #: how many windows may run at once under each limit, like `{"reports": 3}`: [see below](#limits)
+    #: how many windows may run at once under each [limit](overlap.md#limits), like `{"reports": 3}`
     limits: Mapping[str, int] = row({}, _check_limits)
     #: [an alert](alerts.md#a-deadline) is sent if a window isn't done this long (at least 1) after its start
     deadline: float | None = row(
@@ -312,22 +312,22 @@ class Options:
     pause_after_failures: int | None = row(
         None, check_count(1, optional=True), policy="beat", task=True, load="number", needs_ends=_is_set
     )
-    #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that ends in
-    #: anything but done
+    #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that isn't done
     on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="", needs_ends=_is_set)
 
     # -- When a window is overdue
 
-    #: at most 20: how long a claimed window is its beat's to publish; renewed while it publishes. A window of a beat
-    #: that dies is late by this, `recovery_interval` and half a second
+    #: at most 20: how long a beat has to publish what it claimed; renewed while it publishes. If it dies, its windows
+    #: are late by this, `recovery_interval` and half a second
     claim_lease: float = row(1.5, check_seconds(0.1, 20.0))
-    #: at most 20: a beat publishes for half of it, then gives the rest back. What a broker refuses is tried again at
-    #: doubling steps up to this. After it, another beat sends [a dead beat's alerts](alerts.md#once-and-when-twice)
+    #: at most 20: a beat publishes for half of this, then leaves the rest to any beat. Messages that a broker refuses
+    #: are retried at doubling steps up to this. After it, another beat sends [a dead beat's
+    #: alerts](alerts.md#once-and-when-twice)
     publish_timeout: float = row(10.0, check_seconds(0.1, 20.0))
     #: a published window that no worker has begun is published again after this time, then at doubling steps, as long
     #: as a worker [consumes its queue](failures.md#messages-and-the-broker)
     start_timeout: float = row(600.0, check_seconds(0.1), policy="beat")
-    #: at most 5: how often each beat looks for overdue windows, orders and changes, and says that it lives
+    #: at most 5: how often each beat sweeps: it reports that it is alive, and reads overdue windows, orders and changes
     recovery_interval: float = row(2.0, check_seconds(0.1, 5.0))
 
     # -- What runs late
@@ -341,7 +341,7 @@ class Options:
     max_catch_up: int = row(1000, check_count(0), policy="beat")
     #: a window older than this is missed, even if it waited in a queue
     grace: float | None = row(None, check_seconds(0, optional=True), policy="beat", load="span")
-    #: Celery's own: beats pass over older windows of a crontab, which are missed. Windows in a queue run
+    #: Celery's own: a crontab's older windows are missed, unless they are in a queue
     cron_starting_deadline: float | None = row(
         None, check_seconds(0, optional=True), policy="beat", entry=False, setting="beat_cron_starting_deadline"
     )
@@ -350,15 +350,15 @@ class Options:
 
     #: how long the keys of a claim and of an end outlive the moment that they guard
     marker_ttl: float = row(600.0, check_seconds(1))
-    #: how long an end is remembered for an untracked entry, a key of `once()` or `apply_once`, or after a loss of data
+    #: how long an end is remembered of an untracked entry, a key of `once()` or `apply_once`, or after a loss of data
     retention: float = row(86_400.0, check_seconds(1))
     #: windows in an entry's history; 0: none
     history_size: int = row(50, check_count(0))
     #: patterns (`fnmatch`) of tasks that [run-time schedules](schedules.md) and their `on_failure` may send, like
-    #: `["proj.*"]`. Beats leave out other schedules. None: every task
+    #: `["proj.*"]`; None: every task
     runtime_tasks: tuple[str, ...] | None = row(None, _PATTERNS)
-    #: of an entry's last ten failures: `"message"` keeps type and first line (200 characters, passwords of URLs masked;
-    #: other secrets may be in it), `"type"` the type, `"none"` nothing
+    #: of an entry's last ten failures: `"message"` keeps type and first line (200 characters; only URLs' passwords are
+    #: masked), `"type"` the type, `"none"` nothing
     failure_text: str = row("message", check_choice("message", "type", "none"))
 
     # -- On the board
@@ -370,8 +370,8 @@ class Options:
 
     # -- Probes
 
-    #: absolute path of a file that a beat touches for [probes](cli.md#probes-that-cost-next-to-nothing). Each beat
-    #: needs its own, so `ONCE_BEAT_HEARTBEAT_FILE` in the environment sets it too
+    #: absolute path of a file that a beat touches for [probes](cli.md#probes-that-cost-next-to-nothing), another for
+    #: each beat; also `ONCE_BEAT_HEARTBEAT_FILE` in the environment
     heartbeat_file: str | None = row(None, check_path)
 
     # -- Effects
@@ -397,8 +397,8 @@ class EntryOptions:
     anchor: datetime | None = row(None, entry=True, shown="the epoch, or Monday 1970-01-05")
     #: the [time zone](windows.md#time-zones) of a schedule that names none, like `"Europe/Berlin"`
     tz: tzinfo | None = row(None, entry=True, shown="the app's")
-    #: a fixed delay of 0 to this many seconds, derived from the entry's name, so that a thousand hourly entries don't
-    #: all start at :00
+    #: a fixed delay of 0 to this many seconds, derived from the entry's name: a thousand hourly entries don't all start
+    #: at :00
     spread: float = row(0.0, check_seconds(0), entry=True)
     #: False: its task is no `OnceTask`, on purpose. True: it is one, though beat doesn't know the task
     tracked: bool | None = row(None, check_choice(True, False), entry=True, shown="as the task says")

@@ -175,7 +175,7 @@ def mounted(request: pytest.FixtureRequest, procs: Processes, system: System, tm
         return Mounted(Board(proc, board), headers)
     (folder / "proj").mkdir()
     files = {"__init__": "", "celery": PROJ, "settings": SETTINGS, "urls": URLS + example("mounted django urls")}
-    files |= {"asgi": example("mounted django asgi"), "wsgi": example("mounted django wsgi")}
+    files |= {kind: (ROOT / f"docs/board/{kind}.py").read_text() for kind in ("asgi", "wsgi")}
     for module, text in files.items():
         (folder / "proj" / f"{module}.py").write_text(text)
     made = subprocess.run(

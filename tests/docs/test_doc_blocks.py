@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import doc_pages
@@ -25,8 +26,6 @@ BLOCKS = {
     ("docs/board.md", "mounted starlette"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted fastapi"): "tests/board/test_board_mounted.py",
     ("docs/board.md", "mounted django urls"): "tests/board/test_board_mounted.py",
-    ("docs/board.md", "mounted django asgi"): "tests/board/test_board_mounted.py",
-    ("docs/board.md", "mounted django wsgi"): "tests/board/test_board_mounted.py",
     ("docs/metrics.md", "query"): "tests/board/test_metrics.py",
     ("docs/metrics.md", "scrape server"): "tests/board/test_board_docs.py",
     ("docs/metrics.md", "scrape"): "tests/board/test_board_docs.py",
@@ -40,11 +39,7 @@ BLOCKS = {
     ("docs/redis.md", "replica.conf"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "sentinel.conf"): "tests/docs/test_doc_redis.py",
     ("docs/systemd.md", "/etc/proj.env"): "tests/docs/test_doc_deployment.py",
-    ("docs/systemd.md", "/etc/systemd/system/celery-beat.service"): "tests/docs/test_doc_deployment.py",
-    ("docs/systemd.md", "/etc/systemd/system/celery-beat-watch.service"): "tests/docs/test_doc_deployment.py",
-    ("docs/systemd.md", "/etc/systemd/system/celery-beat-watch.timer"): "tests/docs/test_doc_deployment.py",
     ("docs/systemd.md", "probe"): "tests/docs/test_doc_deployment.py",
-    ("docs/systemd.md", "/etc/systemd/system/celery-worker@.service"): "tests/docs/test_doc_deployment.py",
 }
 #: What no test can run, by its first line.
 NOT_RUN = {
@@ -156,6 +151,8 @@ PeriodicTask.objects.create(name="switched off", task="proj.tasks.sync", interva
 
 def prepare(page: Page) -> None:
     """The project that the page speaks of, as it is before."""
+    if page.page == "docs/lease.md":
+        shutil.copy(ROOT / "docs" / "longest_pause.py", page.folder)
     if page.page == "docs/moving/redbeat.md":
         (page.folder / "proj.py").write_text(page.here(_REDBEAT))
         page.execute("from proj import *\n" + _REDBEAT_ENTRIES, "<RedBeat's entries>")

@@ -1,4 +1,4 @@
-"""docs/kubernetes.yaml and docs/systemd.md: what they show is valid, and its commands and probes do what they say."""
+"""docs/kubernetes.yaml and docs/systemd/: they are valid, and their commands and probes do what the pages say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from urllib.request import urlopen
 import kubernetes_validate
 import pytest
 import yaml
-from doc_pages import DOCS, Block, blocks_of, the_block
+from doc_pages import DOCS, blocks_of, the_block
 from needs import need
 from processes import Proc, Processes, wait_until
 from read_only import read_only
@@ -345,16 +345,12 @@ def test_the_pod_that_prometheus_scrapes(machine: Machine) -> None:
 # --------------------------------------------------------------------------------------------------- systemd
 
 
-def unit_of(name: str) -> Block:
-    return the_block(SYSTEMD, f"/etc/systemd/system/{name}")
-
-
 @pytest.fixture
 def units(tmp_path: Path, folder: Path) -> dict[str, configparser.ConfigParser]:
     """The units as files, with this machine's program and folder; read as INI files."""
     found = {}
     for name in UNITS + WATCH:
-        text = unit_of(name).text
+        text = (DOCS / "systemd" / name).read_text()
         if name in UNITS:
             assert text.count("/srv/proj/venv/bin/celery") == 1
             assert text.count("WorkingDirectory=/srv/proj\n") == 1

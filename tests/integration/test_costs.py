@@ -110,7 +110,7 @@ def test_what_it_costs(store: Store) -> None:
         before = client.info("stats")["total_net_input_bytes"]
         look(store)
         assert client.info("stats")["total_net_input_bytes"] - before == pytest.approx(
-            quoted(r"It sends ([\d,]+) bytes a look"), rel=0.2
+            quoted(r"It sends ([\d,]+) bytes a sweep"), rel=0.2
         )
 
 

@@ -1,4 +1,4 @@
-"""docs/ends.md says how each end of a task is recorded and whether its window runs again; this plays each of them.
+"""docs/reports/ends.md says how each end of a task is recorded, and whether its window runs again; this plays each.
 
 The expectations are two of the document's tables, read from it. The worker's Celery is the one that is installed; for
 others, in an environment of their own, each with one command::
@@ -24,7 +24,7 @@ from servers import RedisServer, keys_without_expiry, need_server
 # One play is for all of these tests: they stay on one process of pytest-xdist.
 pytestmark = pytest.mark.xdist_group("ends of a task")
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "ends.md").read_text()
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reports" / "ends.md").read_text()
 NEWEST = celery.VERSION >= (5, 7)
 OLDEST = celery.VERSION < (5, 5)
 

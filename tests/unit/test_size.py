@@ -27,7 +27,7 @@ MOST = {
     "the largest module": 429,
     "tests": 46_639,
     "words of README": 900,
-    "words of docs": 28_117,
+    "words of docs": 24_022,
     "characters of a begin without features": 16_309,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
