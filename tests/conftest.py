@@ -53,8 +53,7 @@ hypothesis.settings.load_profile("ci" if IN_CI else "local")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("celery-once-beat")
-    group.addoption("--seed", type=int, help="of the state machine, the chaos and the failovers; printed in the header")
-    group.addoption("--runs", type=int, default=2000, help="of the state machine, by make long")
+    group.addoption("--seed", type=int, help="of the chaos and the failovers; printed in the header")
     group.addoption("--minutes", type=float, default=3, help="of the chaos")
     group.addoption("--every", type=float, default=1.8, help="seconds between two faults of the chaos, on average")
     group.addoption("--broker", choices=("redis", "rabbitmq"), default="redis", help="of the chaos")

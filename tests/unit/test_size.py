@@ -25,7 +25,7 @@ MOST = {
     "Python": 18_671,
     "Lua": 1_780,
     "the largest module": 429,
-    "tests": 46_639,
+    "tests": 45_570,
     "words of README": 900,
     "words of docs": 24_022,
     "characters of a begin without features": 16_309,
