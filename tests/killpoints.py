@@ -20,6 +20,8 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_claim": ("before", ("store.Store.claim_many",)),
     "beat.claimed": ("after", ("store.Store.claim_many",)),
     "beat.published": ("after", ("beat.publishing.Publishing.apply_async",)),
+    "beat.before_push": ("before", ("beat.learned.LearnedMessages._push",)),
+    "beat.pushed": ("after", ("beat.learned.LearnedMessages._push",)),
     "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.change_read": ("after", ("features.runtime.store.read_definitions",)),

@@ -44,6 +44,7 @@ from celery_once_beat.wording import failure_words, printable, shown
 from . import broker
 from .entry import BeatEntry
 from .guard import guard
+from .learned import LearnedMessages
 from .outgoing import OutgoingMessages
 from .server_clock import ServerClock
 
@@ -79,6 +80,11 @@ class Job:
     def tracked(self) -> bool:
         """Whether the window is open until a worker closes it; its entry may be untracked by now."""
         return self.revision > 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first message of a window that was claimed, and says nothing that another doesn't."""
+        return self.tracked and not (self.again or self.tried or self.retry or self.ordered or self.expires)
 
     @property
     def begun(self) -> bool:
@@ -125,6 +131,7 @@ class Publishing(Scheduler):
         self._owed: list[Job] = []
         #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
         self._logged = Logged(math.inf)
+        self._learned = LearnedMessages(self)
         #: Entry → its window that was published often and never begun, and the queue into which it went.
         self._unbegun: dict[str, tuple[Job, str | None]] = {}
         super().__init__(*args, **kwargs)
@@ -168,7 +175,8 @@ class Publishing(Scheduler):
         sent: list[Sent] = []
         alone = _alone(left[0])
         try:
-            with broker.batch(None if alone else self._producer(), SLICE):
+            producer = None if alone else self._producer()
+            with broker.batch(producer, SLICE) as batch, self._learned.slice(producer, batch):
                 while left and len(sent) < SLICE and steady() < until and _alone(left[0]) == alone:
                     job = left.popleft()
                     sent.append(self._publish_one(job))
@@ -295,13 +303,25 @@ class Publishing(Scheduler):
         if self._broker_down:
             return Published.UNSURE, None
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
+        if job.is_first and (kind := self._learned.write(source, window, sent_as)):
+            job.entry.refused = None
+            self._tasks_since_sync += 1  # type: ignore[attr-defined]  # as Celery's apply_async does
+            if self.should_sync():
+                self._do_sync()  # type: ignore[attr-defined]
+            return Published.SENT, kind.queue
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
         to_send = self._entry_to_send(source, window, job, outgoing)
         producer = self._producer()
         if producer is not None:
             self._outgoing = outgoing
-            with guard(partial(self._log_raised, job), timed=False), self._alarm.during_publish(), outgoing.watched():
+            learning = self._learned.learning(source, window, outgoing if job.is_first else None)
+            with (
+                guard(partial(self._log_raised, job), timed=False),
+                self._alarm.during_publish(),
+                outgoing.watched(),
+                learning,
+            ):
                 self.apply_entry(to_send, producer=producer)
             self._outgoing = None
         published = outgoing.published

@@ -5,22 +5,30 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import random
+import re
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import kombu
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, signals
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.beat.publishing import SLICE
+from celery_once_beat.beat.learned import LearnedMessages
+from celery_once_beat.beat.outgoing import OutgoingMessages
+from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.windows import Window
 
 QUEUE = "bursts"
 COUNT = SLICE + 50
@@ -82,6 +90,148 @@ def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler
     for scheduler in made:
         scheduler.close()
     app.close()
+
+
+#: Texts that JSON, base64 or ``repr`` may write in other ways, and values of each kind.
+ODD: tuple[Any, ...] = (
+    "", "ü", "\U0001f600", "\\u0000id", "\0id", '"', "\n", "x" * 2000, 0, -1, 2**70, 1.5, True, None,
+    [], {}, {"b": [1, {"c": None}], "a": "\u2028"}, {"window": "\0window"}, datetime(2026, 1, 2, tzinfo=timezone.utc),
+)  # fmt: skip
+#: What an entry's options may be, and whether its messages are written here.
+OPTIONS: tuple[tuple[dict[str, Any], bool], ...] = (
+    ({}, True),
+    ({"priority": 3}, True),
+    ({"ignore_result": True, "queue": None}, True),
+    ({"time_limit": 9, "soft_time_limit": 5}, True),
+    ({"queue": "other", "routing_key": "other"}, True),
+    ({"headers": {"tenant": "a"}}, False),
+    ({"expires": 900}, False),
+    ({"countdown": 5}, False),
+    ({"serializer": "yaml"}, False),
+    ({"compression": "zlib"}, False),
+    ({"shadow": "other"}, False),
+)
+
+
+def anything(*_args: Any, **_kwargs: Any) -> None:
+    """A task that no worker of these tests runs."""
+
+
+class Ways(ExitStack):
+    """The message of a window, made by Celery, and as it is written here."""
+
+    def __init__(self, url: str, **conf: Any) -> None:
+        super().__init__()
+        self.app = self.enter_context(Celery("tests", broker=url, set_as_current=False, task_cls=OnceTask))
+        self.app.task(anything, name="tests.any", shared=False)
+        self.app.conf.update(once_beat_redis_url=url, **conf)
+        self.scheduler = self.enter_context(closing(OnceScheduler(self.app)))
+        self.learned = LearnedMessages(self.scheduler)
+        self.start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    @contextmanager
+    def slice(self) -> Iterator[None]:
+        with self.scheduler.producer.batch(10**6) as batch, self.learned.slice(self.scheduler.producer, batch):
+            yield
+
+    def both(self, name: str, args: Any = (), kwargs: Any = None, **options: Any) -> tuple[list[str], list[str]]:
+        """Return key and text, of the first [] where it isn't written here; the delivery tag is left out."""
+        self.start += timedelta(seconds=1)
+        source = self.scheduler.Entry(name, "tests.any", args=args, kwargs=kwargs, options=options, app=self.app)
+        window = Window(name, self.start, self.start + timedelta(seconds=1), tracked=True)
+        outgoing = OutgoingMessages(str(uuid.uuid4()), window, name)
+        kind = self.learned.write(source, window, outgoing.task_id)
+        here = [] if kind is None else [kind.key, self.learned._texts[kind.key][-1]]
+        job: Any = Job(None, self.start, 1, None)  # type: ignore[arg-type]  # of its entry nothing is read
+        entry = self.scheduler._entry_to_send(source, window, job, outgoing)
+        with outgoing.watched(), self.learned.learning(source, window, outgoing):
+            self.scheduler.apply_entry(entry, producer=self.scheduler.producer)
+        of_celery = [*self.scheduler.producer._batch_local.current.session.pipeline.command_stack[-1][0][1:]]
+        return [re.sub(_TAG, "", text) for text in here], [re.sub(_TAG, "", text) for text in of_celery]
+
+
+_TAG = r'(?<="delivery_tag": )"[^"]*"'
+
+
+def test_what_is_written_here_is_what_celery_writes(redis_url: str) -> None:
+    """Ten thousand messages are the same byte for byte, made either way, but for the delivery tag."""
+    chance, written = random.Random(7), 0
+    with Ways(redis_url) as ways, ways.slice():
+        for number in range(10_000):
+            args = chance.choice([(), None, [number], (number, *chance.choices(ODD, k=2))])
+            kwargs = chance.choice([{}, None, {chance.choice(("a", "ü", "id")): chance.choice(ODD)}])
+            options, _ = chance.choice(OPTIONS[:5])
+            name = chance.choice(["entry %d", "ü %d", '"%d"', "%%s %d"]) % number
+            here, of_celery = ways.both(name, args, kwargs, **options)
+            assert not here or here == of_celery
+            written += bool(here)
+    assert written == 10_000 - 2 * 5  # two of each kind are Celery's
+
+
+@pytest.mark.parametrize(("options", "is_written"), OPTIONS, ids=str)
+def test_which_messages_are_written_here(redis_url: str, options: dict[str, Any], is_written: bool) -> None:
+    """Those of which Celery's differ by their window alone."""
+    with Ways(redis_url) as ways, ways.slice():
+        made = [ways.both("entry", (1,), **options) for _ in range(4)]
+    assert [bool(here) for here, _ in made] == [False, False, is_written, is_written]
+
+
+class _OtherTask(OnceTask):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **{**options, "headers": {**options["headers"], "tenant": "a"}})
+
+
+def _hook(**_: Any) -> None:
+    """A receiver of somebody's."""
+
+
+def _route(*_: Any, **__: Any) -> dict[str, str]:
+    return {"queue": "routed"}
+
+
+@contextmanager
+def _receiver(_ways: Ways) -> Iterator[None]:
+    signals.before_task_publish.connect(_hook)
+    yield
+    signals.before_task_publish.disconnect(_hook)
+
+
+@contextmanager
+def _patched(of: Callable[[Ways], Any], name: str, value: Any, ways: Ways) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of(ways), name, value)
+        yield
+
+
+#: What others may do to messages, also when their kind is known already.
+OTHERS: dict[str, Callable[[Ways], Any]] = {
+    "a receiver": _receiver,
+    "a router": partial(_patched, lambda ways: ways.app.amqp.router, "routes", [_route]),
+    "a task's own apply_async": partial(
+        _patched, lambda ways: ways.app.tasks["tests.any"], "__class__", type("Own", (_OtherTask,), {"abstract": True})
+    ),
+    "the app's own send_task": partial(_patched, lambda ways: ways.app, "send_task", _hook),
+    "a scheduler's own apply_entry": partial(_patched, lambda ways: ways.scheduler, "apply_entry", _hook),
+    "events": partial(_patched, lambda ways: ways.app.conf, "task_send_sent_event", True),
+    "eager tasks": partial(_patched, lambda ways: ways.app.conf, "task_always_eager", True),
+}
+
+
+def test_the_setting(redis_url: str) -> None:
+    """With it off Celery makes all messages."""
+    with Ways(redis_url, once_beat_fast=False) as ways, ways.slice():
+        assert not any(ways.both("entry")[0] for _ in range(3))
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_others_do_to_messages(redis_url: str, other: str) -> None:
+    """From the next slice on Celery makes them all."""
+    with Ways(redis_url) as ways:
+        with ways.slice():
+            assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
+        with OTHERS[other](ways), ways.slice():
+            source = ways.scheduler.Entry("entry", "tests.any", options={}, app=ways.app)
+            assert ways.learned.write(source, Window("entry", ways.start, None, tracked=True), "id") is None
 
 
 def sent(url: str) -> Counter[int]:

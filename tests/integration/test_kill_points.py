@@ -18,6 +18,8 @@ BEAT = [
     "beat.before_claim",
     "beat.claimed",
     "beat.published",
+    "beat.before_push",
+    "beat.pushed",
     "beat.before_confirm",
     "beat.confirmed",
 ]
