@@ -11,9 +11,10 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``windows``: what a window is, and its headers
 - ``schedules``: schedules that compose, definitions that are made at run time, and their JSON; pure
 - ``store``: the only importer of redis; its verbs decide · ``logs``: the ``extra`` of log lines
-- ``background``: threads · ``effects``: a window's row in the user's own transaction
+- ``background``: threads
 - ``beat``: claims, publishes, recovers · ``worker``: begins, renews, ends
-- ``features``: what hangs on hooks of these: overlap and limits, alerts, keys, orders, run-time schedules
+- ``features``: what hangs on hooks of these: overlap and limits, alerts, keys, orders, run-time schedules,
+  rows in users' transactions
 - ``testing``: on beat and worker
 - ``status``: how beats, entries and windows stand, as typed values
 - ``client``: schedules set at run time, and what people order, from any process
@@ -22,7 +23,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``pytest_plugin``: the fixtures of ``testing``
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
-``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/protocol``, ``store/verbs``. Overdue:
+``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/base``, ``store/verbs``. Overdue:
 ``beat/recovery``. Shown: ``store/lookup``, ``status/report``.
 
 PYTEST_DONT_REWRITE: pytest would warn of it wherever this is imported before pytest looks for plugins.

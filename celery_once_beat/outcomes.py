@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ("COUNTED", "FAILED_AS", "LIMITS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
+__all__ = ("COUNTED", "ENDED_BY_RULE", "FAILED_AS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Outcome(State):
     action: str = ""
     #: How much its entry needs attention while this is its last window; 0: not at all.
     urgency: int = 0
-    #: A limit ends the window, when a beat looks at what is overdue or a worker asks to begin.
-    by_limit: bool = False
+    #: A rule of the entry ends the window, when a beat looks at what is overdue or a worker asks to begin.
+    by_rule: bool = False
 
 
 #: By name, in the order in which people are shown them.
@@ -68,7 +68,7 @@ OUTCOMES = {
             "--shape: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%)",
             action="window_abandoned",
             urgency=5,
-            by_limit=True,
+            by_rule=True,
         ),
         Outcome(
             "dropped",
@@ -78,7 +78,7 @@ OUTCOMES = {
             "--shape: polygon(0 0, 100% 0, 50% 100%)",
             action="window_dropped",
             urgency=5,
-            by_limit=True,
+            by_rule=True,
         ),
         Outcome(
             "expired",
@@ -88,7 +88,7 @@ OUTCOMES = {
             "--shape: polygon(5% 0, 95% 0, 58% 50%, 95% 100%, 5% 100%, 42% 50%)",
             action="window_expired",
             urgency=3,
-            by_limit=True,
+            by_rule=True,
         ),
         Outcome(
             "revoked",
@@ -106,7 +106,7 @@ OUTCOMES = {
             "--shape: polygon(0 36%, 100% 36%, 100% 64%, 0 64%)",
             action="window_missed",
             urgency=3,
-            by_limit=True,
+            by_rule=True,
         ),
         Outcome(
             "skipped",
@@ -115,7 +115,7 @@ OUTCOMES = {
             "waiting",
             "--shape: polygon(0 0, 30% 0, 65% 43%, 65% 0, 100% 50%, 65% 100%, 65% 57%, 30% 100%, 0 100%, 40% 50%)",
             action="window_skipped",
-            by_limit=True,
+            by_rule=True,
         ),
     )
 }
@@ -173,5 +173,5 @@ COUNTED = (*OUTCOMES, "untracked")
 _FAILURE = 4
 #: The outcomes that count so. The others say nothing of whether the task works.
 FAILED_AS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.urgency >= _FAILURE)
-#: The outcomes with which a limit ends a window.
-LIMITS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_limit)
+#: The outcomes with which a rule ends a window.
+ENDED_BY_RULE = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_rule)

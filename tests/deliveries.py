@@ -62,7 +62,7 @@ class Worker:
         leases = [thread for thread in threading.enumerate() if thread.name == "once-leases"]
         assert leases, "a body runs, so its lease is renewed"
         original = store_of(self.app).renew_many
-        store_of(self.app).renew_many = lambda renewals: [RuntimeError("frozen") for _ in renewals]  # type: ignore[method-assign]
+        store_of(self.app).renew_many = lambda renewals, _=(): [RuntimeError("frozen") for _ in renewals]  # type: ignore[method-assign]
         try:
             yield
         finally:

@@ -56,10 +56,22 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
   ``window_of_block()``      for ``current_window()``: the window in which this code runs, nearer than its task's
   =========================  ===========================================================================================
 
-- ``features/<name>/worker.py``, imported in a worker, connects Celery's signals, and may have:
+- ``features/<name>/worker.py``, imported in a worker, may have:
 
   =========================  ===========================================================================================
-  ``on_consumer(consumer)``  a task's strategy is made for this consumer of Celery's; once for each task
+  ``on_consumer(…)``         a worker starts with this ``consumer`` of Celery's; the feature may add to its ``duties``
+  ``Part``                   made for each execution of a window by a task; its hooks are those of
+                             :class:`celery_once_beat.worker.part.ExecutionPart`
+  =========================  ===========================================================================================
+
+  =========================  ===========================================================================================
+  ``before_begin(request)``  the store is asked next; whatever it raises, Ignore for example, the window doesn't begin
+  ``arguments()``            the arguments of ``begin`` that the feature's Lua takes
+  ``on_begin(lease)``        it has begun; true: its end is to be recorded at once. A StoreUnavailableError undoes it
+  ``on_refusal(reply)``      it doesn't begin: the window waits, is another's or has ended
+  ``renewal()``              what is sent with each renewal of a lease, once :attr:`Lease.renewed_with` has the part
+  ``on_renewed(…)``          the ``lease`` and the ``reply`` to that
+  ``on_end(over=…)``         the execution has ended; ``over``: so has its window, which no other one runs
   =========================  ===========================================================================================
 """
 

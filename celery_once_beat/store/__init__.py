@@ -55,4 +55,4 @@ from .model import (
 )
 from .roundtrip import raised
 from .scripts import make_of_executions
-from .verbs import Store, slot_length, store_of, stores_made_by
+from .verbs import Store, store_of, stores_made_by

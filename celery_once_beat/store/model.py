@@ -97,14 +97,13 @@ class Confirmation(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """One lease to be renewed for ``lease`` seconds; ``limit``: it has a slot of that one."""
+    """One lease to be renewed for ``lease`` seconds."""
 
     window: WindowKey
     owner: str
     fence: int
     lease: float
     tracked: bool
-    limit: str | None = None
 
 
 class Ending(NamedTuple):
@@ -299,9 +298,6 @@ class FreeSlots:
 @dataclass(frozen=True)
 class Renewed(ActedOn):
     """The lease was renewed."""
-
-    #: Its slot of a limit had run out before that, and may be another's.
-    slot_lost: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_once_beat.features import FEATURES, parts
 from celery_once_beat.options import ROWS
-from celery_once_beat.outcomes import FAILED_AS, LIMITS
+from celery_once_beat.outcomes import ENDED_BY_RULE, FAILED_AS
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import format_instant
 
@@ -212,7 +212,7 @@ _CONSTANTS = {
     "MOST_WAITING": str(MOST_WAITING),
     "STATES": _table(STATES),
     "FAILED_AS": _table(FAILED_AS),
-    "LIMITS": _table(LIMITS),
+    "ENDED_BY_RULE": _table(ENDED_BY_RULE),
 }
 #: Where the Lua is: the package.
 _LUA = files(__package__.partition(".")[0])

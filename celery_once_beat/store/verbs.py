@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -373,11 +374,12 @@ class Store:
 
         ``takes_over``: it has begun the window, and has the slot that another execution acquired.
         """
-        return self.trip.one(self._renew_slot(limit, window, owner, length, takes_over=takes_over)) == "kept"
+        return self.trip.one(self.slot_renewal(limit, window, owner, length, takes_over=takes_over)) == "kept"
 
-    def _renew_slot(
+    def slot_renewal(
         self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
     ) -> Call[str]:
+        """Make the call of :meth:`renew_slot`."""
         return self._of_limit(scripts.RENEW_SLOT, limit, window, owner=owner, length=length, takes_over=takes_over)
 
     def release_slot(self, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
@@ -406,23 +408,16 @@ class Store:
         self.trip.run_with([], commands)
         return replies
 
-    def renew_many(self, renewals: Iterable[Renewal]) -> list[model.Renewed | model.Stale | OnceError]:
-        """Renew leases, each for its own ``lease`` seconds from now, and with them slots of limits."""
-        asked = [Renewal(*renewal) for renewal in renewals]
+    def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Call[Any]] = ()) -> list[Any]:
+        """Renew leases, each for its own ``lease`` seconds from now. Returns for each Renewed, Stale, or its error.
+
+        ``more`` travels in the same pipeline; the replies to it are behind those.
+        """
         calls: list[Call[Any]] = [
             self.of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
-            for q in asked
+            for q in itertools.starmap(Renewal, renewals)
         ]
-        with_slot = [number for number, q in enumerate(asked) if q.limit is not None]
-        for q in (asked[number] for number in with_slot):
-            assert q.limit is not None
-            calls.append(self._renew_slot(q.limit, q.window, q.owner, slot_length(q.lease)))
-        replies = self.trip.run(calls)
-        renewed, slots = replies[: len(asked)], replies[len(asked) :]
-        for number, reply in zip(with_slot, slots, strict=True):
-            if reply == "lost" and renewed[number] == model.Renewed():
-                renewed[number] = model.Renewed(slot_lost=True)
-        return renewed
+        return self.trip.run([*calls, *more])
 
     def hand_over(
         self,
@@ -580,11 +575,6 @@ class Store:
 def _member(window: WindowKey) -> str:
     """Return the window as open zsets and limits have it."""
     return f"{window.entry}@{format_instant(window.start)}"
-
-
-def slot_length(lease: float) -> float:
-    """Seconds for which a slot of a limit is held with a lease: it is acquired before that, and must outlast it."""
-    return lease * 1.5 + 1.0
 
 
 _stores: WeakKeyDictionary[Celery, Store] = WeakKeyDictionary()

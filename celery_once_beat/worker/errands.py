@@ -20,7 +20,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .protocol import see_through
+from .base import see_through
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import WARNING
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_postrun, task_prerun, worker_process_shutdown, worker_shutdown
@@ -39,6 +39,9 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import guarded, log_window
 from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
 from celery_once_beat.windows import WindowKey
+
+if TYPE_CHECKING:
+    from .part import ExecutionPart
 
 logger = guarded(get_logger(__name__))
 
@@ -63,6 +66,10 @@ class Lease:
         #: *ending*: the end is on its way to the store, which answers renewals after it with Stale. *lost*: another may
         #: have begun. *over*: the execution has ended. The last two aren't renewed.
         self.state: Literal["held", "ending", "lost", "over"] = "held"
+        #: Others wait for the end of the execution.
+        self.ends_at_once = False
+        #: What features keep as long as the lease.
+        self.renewed_with: tuple[ExecutionPart, ...] = ()
 
     def held(self) -> bool:
         """Whether the window is certainly this execution's, now. While its end is being sent, another may begin."""
@@ -144,11 +151,11 @@ class Leases:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
         self._ends.add(end)
         if _running():  # not asked before: whoever begins now either sees the end, or is seen here
-            self.send_waiting()
+            self.send_ends()
         if self._ends and end.due < self._wakes_at:
             self._wake.put(None)
 
-    def send_waiting(self) -> bool:
+    def send_ends(self) -> bool:
         """Record the ends that wait in one round trip; returns False if the store didn't answer for one."""
         if not self._ends:  # each body without a window asks
             return True
@@ -209,29 +216,30 @@ class Leases:
                     self._wake.get(timeout=None if self._wakes_at == math.inf else self._wakes_at - now)
                 continue
             if any(end.due <= now for end in ends):
-                self.send_waiting()
+                self.send_ends()
             if renew_at <= now and not self._renew(leases):
                 time.sleep(min(1.0, *(lease.renewal.lease / 10 for lease in leases)))
 
     def _renew(self, leases: list[Lease]) -> bool:
         """Renew all in one round trip; returns False if the store didn't answer for one."""
         sent = steady()
+        parts = [(lease, part) for lease in leases for part in lease.renewed_with]
         replies: Sequence[object]
         try:
-            replies = self._store.renew_many(lease.renewal for lease in leases)
+            replies = self._store.renew_many((lease.renewal for lease in leases), [part.renewal() for _, part in parts])
         except Exception as exc:  # noqa: BLE001  # this thread must not end while bodies run
             replies = [exc] * len(leases)
         answered = True
-        for lease, reply in zip(leases, replies, strict=True):
+        for lease, reply in zip(leases, replies, strict=False):
             if isinstance(reply, Renewed):
                 lease.sent = sent
-                if reply.slot_lost and lease.state == "held":
-                    _lose_slot(lease)
             elif isinstance(reply, Stale):
                 _lose(lease)
             else:
                 answered = False
                 logger.debug("once: lease of %s not renewed: %s", lease.renewal.window.entry, reply)
+        for (lease, part), reply in zip(parts, replies[len(leases) :], strict=False):
+            part.on_renewed(lease, reply)
         return answered
 
 
@@ -243,13 +251,6 @@ def _lose(lease: Lease) -> None:
     window, owner, fence, *_ = lease.renewal
     text = "isn't this execution's any more, though its body still runs"
     log_window(logger, WARNING, "lease_lost", window, text, attempt=lease.attempt, owner=owner, fence=fence)
-
-
-def _lose_slot(lease: Lease) -> None:
-    window, owner, limit = lease.renewal.window, lease.renewal.owner, lease.renewal.limit
-    lease.renewal = lease.renewal._replace(limit=None)
-    text = "has lost its slot of the limit %r: it wasn't renewed in time. Its body continues"
-    log_window(logger, WARNING, "slot_lost", window, text, limit, attempt=lease.attempt, owner=owner)
 
 
 #: This process's leases at a store.
@@ -272,7 +273,7 @@ def _before_body(task: Any, task_id: str, **_: object) -> None:
     """
     _running().append(task_id)
     if not getattr(task, "once_closes_windows", False):
-        send_waiting()
+        send_ends()
 
 
 @task_postrun.connect(weak=False)
@@ -281,10 +282,10 @@ def _after_body(task_id: str, **_: object) -> None:
         _running().remove(task_id)
 
 
-def send_waiting() -> None:
+def send_ends() -> None:
     """Send the ends that wait in this process."""
     for leases in leases_of.all():
-        leases.send_waiting()
+        leases.send_ends()
 
 
 @worker_process_shutdown.connect(weak=False)

@@ -1,15 +1,16 @@
-"""The message of a window as received, so that it can be put back with its body unchanged."""
+"""The message of a window as it came, so that it can be put back with its body unchanged."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("RAW", "kept", "kept_of", "of_old_protocol", "publish_kept")
+__all__ = ("DELIVERY", "RAW", "kept_of", "of_old_protocol", "publish_kept")
 
-#: Where the worker's main process notes the message of a window, in the request of its delivery.
+#: Where the worker's main process notes the name of a delivery, in its request.
+DELIVERY = "once_delivery"
+#: And where the message of a window as it came.
 RAW = "_once_raw"
 #: Message properties that are kept.
 _PROPERTIES = (
@@ -24,15 +25,6 @@ _PROPERTIES = (
 )
 #: Headers of this delivery alone: kombu has decompressed the body, and RabbitMQ says how the message came here.
 _LEFT_OUT = re.compile(r"(compression|x-(first-|last-)?death|x-delivery-count|x-acquired-count)")
-
-
-class _Kept(threading.local):
-    """The message of the window that this thread executes, as it came; None where it isn't at hand."""
-
-    message: dict[str, Any] | None = None
-
-
-kept = _Kept()
 
 
 def kept_of(message: Any) -> dict[str, Any]:

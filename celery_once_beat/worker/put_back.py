@@ -19,12 +19,14 @@ from celery.exceptions import Ignore, Reject
 from celery.utils.log import get_logger
 from kombu.serialization import registry  # type: ignore[attr-defined]  # celery-types lacks it
 
+from celery_once_beat.backoff import backoff_step
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
-from .message import kept, of_old_protocol, publish_kept
+from .message import RAW, of_old_protocol, publish_kept
+from .tracing import trace_here
 
 if TYPE_CHECKING:
     from .task import OnceTask
@@ -93,7 +95,8 @@ def _send(task: OnceTask, request: Any, countdown: float, note: dict[str, int]) 
     signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
     window_headers = find_headers(vars(request), request.headers)
     signature.set(headers={**signature.options["headers"], **window_headers, **note})
-    came = kept.message
+    trace = trace_here()
+    came = None if trace is None else trace.message.get(RAW)
     if came is None or of_old_protocol(came):
         if came is not None:
             name = registry.type_to_name.get(came["content_type"])
@@ -140,8 +143,7 @@ def _seconds(times: int, longest: float) -> float:
     if _free_at > now + _LONGEST_QUEUE:
         _free_at = now + _LONGEST_QUEUE
         return share * _LONGEST_QUEUE
-    step: float = min(longest, _FIRST * 2.0 ** min(times, 30))
-    return max(share * step, _free_at - now)
+    return max(share * backoff_step(_FIRST, longest, times), _free_at - now)
 
 
 def store_answered() -> None:

@@ -35,9 +35,10 @@ from celery_once_beat.windows import (
 )
 from celery_once_beat.wording import failure_words, printable
 
+from .base import lease_of
 from .errands import errands_of
-from .execution import DELIVERY
-from .message import RAW, kept_of
+from .message import DELIVERY, RAW, kept_of
+from .part import arguments_of, parts_of
 
 logger = guarded(get_logger(__name__))
 
@@ -162,9 +163,8 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
         recorded = delivery.record(
             store, outcome, killed=killed, again_after=again_after, failure=failure, expires=expires
         )
-        limit = window.limit or getattr(task, "once_limit", None)
-        if limit is not None:
-            store.release_slot(limit, delivery.key, delivery.owner, forget=recorded)
+        for part in parts_of(task, store, window, delivery.key, delivery.owner):
+            part.on_end(over=recorded)
         if recorded:
             more = {"attempt": window.attempt, "owner": delivery.owner}
             log_window(logger, INFO, OUTCOMES[outcome].action, window, "is %s", outcome, **more)
@@ -184,13 +184,12 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
     window, owner = delivery.window, execution_name(delivery_name(hostname))
 
     def send(store: Store) -> None:
-        length = float(window.lease or store.settings.of_task("lease", task))
-        overlap = store.settings.of_task("overlap", task)
-        key = key_of(window, delivery.key.sent_as)
-        begun = store.begin(key, owner, length, delivery.retry, tracked=window.tracked, overlap=overlap)
+        key, length = delivery.key, lease_of(window, store, task)
+        arguments = arguments_of(parts_of(task, store, window, key, owner))
+        begun = store.begin(key, owner, length, delivery.retry, tracked=window.tracked, **arguments)
         if not isinstance(begun, Begun):
             return
-        again_after = None if window.keyed else store.settings.of_task("retry_failed_after", task) or 0.0
+        again_after = (store.settings.of_task("retry_failed_after", task) or 0.0) if window.tracked else None
         failure = failure_words(error, store.settings.failure_text)
         reply = store.finish(Ending(key, owner, begun.fence, "failed", again_after, window.tracked, failure))
         if isinstance(reply, Finished):
@@ -256,8 +255,7 @@ def delivery_of(request: dict[str, Any]) -> Delivery | None:
     if window is None:
         return None
     owner = request.get(DELIVERY) or delivery_name(request.get("hostname"))
-    key = WindowKey(window.entry, window.start, sent_as=request.get("id"))
-    return Delivery(window, key, owner, check_retry(request.get("retries")))
+    return Delivery(window, key_of(window, request.get("id")), owner, check_retry(request.get("retries")))
 
 
 def _read_expires(value: Any) -> datetime | None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
 from celery.concurrency import ALIASES  # type: ignore[attr-defined]  # celery-types lacks it
@@ -45,18 +45,15 @@ from celery_once_beat.windows import (
 )
 from celery_once_beat.wording import did_you_mean, shown
 
+from .base import close_unrun, context_class
 from .current import Running, carried_call, current_call, may_be_called
-from .execution import Execution, as_traced, is_awaited_by_pool, is_handed_on, is_traced, last_traced, traced
-from .leases import send_waiting
+from .execution import Execution
+from .leases import send_ends
 from .notes import notes_of
-from .protocol import close_unrun, context_class
 from .put_back import put_back
+from .tracing import as_traced, is_awaited_by_pool, is_handed_on, last_traced, trace_here, traced
 
 logger = guarded(get_logger(__name__))
-
-#: What a call of a task is: ``task()``; ``apply()``; a message's, without a window or with one; or one within another
-#: one of these, as by ``super().__call__()``.
-Kind = Literal["direct", "eager", "plain", "window", "within"]
 
 if TYPE_CHECKING:
     from celery_once_beat.features.keyed.task import TaskMethods
@@ -98,9 +95,11 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         """
         bound = super().bind(app)
         if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
-            cls.__call__ = _begin_first(inspect.getattr_static(cls, "__call__"))  # type: ignore[method-assign]
+            held = inspect.getattr_static(cls, "__call__")
+            cls.__call__ = _wrap(held, OnceTask._begin_and_call)  # type: ignore[method-assign]
         if cls.before_start is not _Task.before_start and not hasattr(cls.before_start, "_once_wrapped"):
-            cls.before_start = _begin_before(inspect.getattr_static(cls, "before_start"))  # type: ignore[method-assign]
+            held = inspect.getattr_static(cls, "before_start")
+            cls.before_start = _wrap(held, OnceTask._begin_before)  # type: ignore[method-assign]
         if cls.track_started:
             cls._once_track_started, cls.track_started = True, False
         return bound
@@ -194,39 +193,25 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
                 running.end()
 
     def _begin_and_call(self, body: Callable[[], Any]) -> Any:
-        """Call the body as what its call is; only a window is begun, and recorded."""
+        """Call the body; if its message was sent for a window, begin that, and record its end."""
         request: Any = self.request_stack.top
         if request is None and is_handed_on(self.name):
             with as_traced(self):
                 return self._begin_and_call(body)
-        kind, execution = self._classify(request)
-        match kind:
-            case "direct" | "within":
-                return self._run_in_context(request, body)
-            case "eager":
-                return self._run_body(request, body)
-            case "plain":
-                send_waiting()
-                return self._run_body(request, body)
-            case "window":
-                assert execution is not None
-                return execution.run(request, partial(self._run_body, request, body))
-
-    def _classify(self, request: Any) -> tuple[Kind, Execution | None]:
-        """Say what a call is, and for a window its execution; ``before_start`` may have begun that already."""
         if request is None or request.called_directly:
-            return "direct", None
+            return self._run_in_context(request, body)
         notes = notes_of(request)
         execution, notes.before = notes.before, None
+        if execution is None:
+            if notes.began is not None:  # within another call of the same request, as by super().__call__()
+                return self._run_in_context(request, body)
+            notes.began = time.time()
+            execution = None if request.is_eager else self._execution_of(request)
         if execution is not None:
-            return "window", execution
-        if notes.began is not None:
-            return "within", None
-        notes.began = time.time()
-        if request.is_eager:
-            return "eager", None
-        execution = self._execution_of(request)
-        return ("plain", None) if execution is None else ("window", execution)
+            return execution.run(request, partial(self._run_body, request, body))
+        if not request.is_eager:
+            send_ends()
+        return self._run_body(request, body)
 
     def _run_body(self, request: Any, body: Callable[[], Any]) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
@@ -295,13 +280,13 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         execution = None
         # Not where this is the hook of a base, called by the task's own.
         sent = request is not None and not request.is_eager and not request.called_directly
-        if sent and is_traced() and notes.began is None:
+        if sent and trace_here() is not None and notes.began is None:
             execution = self._execution_of(request)
         if execution is None:
-            send_waiting()
+            send_ends()
             return hook()
         notes.began = time.time()
-        execution.start(request)
+        execution.begin(request)
         notes.before = execution
         return execution.run_hook(hook)
 
@@ -335,12 +320,10 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
     def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
         """As Celery's, at a worker's start; a ``Request`` of the task's own is combined with ours."""
-        from .consumed import say_consumed  # noqa: PLC0415  # only a worker needs it
+        from .duties import start_duties  # noqa: PLC0415  # only a worker needs it
         from .request import fail_unread, request_class  # noqa: PLC0415
 
-        say_consumed(consumer)
-        for hook in hooks("worker", "on_consumer"):
-            hook(consumer)
+        start_duties(consumer)
         self.Request = request_class(self)  # type: ignore[assignment]  # celery-types knows names only
         receive = super().start_strategy(app, consumer, **options)
 
@@ -462,28 +445,18 @@ def _attribute(task: OnceTask, name: str) -> Any:
         raise SettingError(f"task {task.name!r}, {name}: can't be read: {shown(exc)}") from exc
 
 
-def _begin_first(override: Any) -> Callable[..., Any]:
-    """Wrap a subclass's ``__call__`` in the window's execution, since many don't call ``super()``.
+def _wrap(held: Any, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> Callable[..., Any]:
+    """Let ``run`` call what a subclass's ``__call__`` or ``before_start`` is: many don't call ``super()``.
 
-    ``override`` is what its class holds.
+    ``held`` is what its class holds.
     """
 
-    @wraps(override)
+    @wraps(held)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return self._begin_and_call(partial(_bound_to(self, override), *args, **kwargs))
+        return run(self, partial(_bound_to(self, held), *args, **kwargs))
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
-
-
-def _begin_before(hook: Any) -> Callable[..., Any]:
-    """Wrap a task's ``before_start`` in the window's execution. ``hook`` is what its class holds."""
-
-    def before_start(self: OnceTask, *args: Any) -> Any:
-        return self._begin_before(partial(_bound_to(self, hook), *args))
-
-    before_start._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
-    return before_start
 
 
 def _bound_to(task: OnceTask, held: Any) -> Callable[..., Any]:

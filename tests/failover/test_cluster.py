@@ -290,10 +290,10 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
             assert store.acquire_slot(name, 1, one, "A", 60.0) == r.Acquired()
             assert store.acquire_slot(name, 1, other, "B", 60.0) == r.Full()
         begun = store.begin(one, "A", 30.0)
-        renewals = [r.Renewal(one, "A", begun.fence, 30.0, True, name) for name in names]
-        assert store.renew_many(renewals) == [r.Renewed()] * len(names)
-        last = [renewal._replace(lease=0.1) for renewal in renewals]
-        assert store.renew_many(last) == [r.Renewed()] * len(names)
+        for lease in (30.0, 0.1):
+            renewals = [r.Renewal(one, "A", begun.fence, lease, True)]
+            slots_too = [store.slot_renewal(name, one, "A", lease * 1.5 + 1.0) for name in names]
+            assert store.renew_many(renewals, slots_too) == [r.Renewed(), *["kept"] * len(names)]
         store.release_slot(names[0], one, "A", forget=False)
         assert store.acquire_slot(names[0], 1, other, "B", 60.0) == r.Acquired()
         kill_with_replica(cluster, node)

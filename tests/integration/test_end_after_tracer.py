@@ -223,7 +223,7 @@ def test_a_begin_whose_reply_is_lost(
     (end,) = leases(worker)._ends
     assert worker.account.counts == {"done": 1}
     end.due = steady()
-    leases(worker).send_waiting()
+    leases(worker).send_ends()
     assert not leases(worker)._ends
     assert not leases(worker)._held
     assert worker.account.counts == {"done": 1}

@@ -27,9 +27,10 @@ from celery_once_beat.store.model import LoadRequest
 from celery_once_beat.store.verbs import store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.errands import errands_of
-from celery_once_beat.worker.execution import DELIVERY, _then_close
 from celery_once_beat.worker.leases import leases_of
+from celery_once_beat.worker.message import DELIVERY
 from celery_once_beat.worker.request import _end
+from celery_once_beat.worker.tracing import run_and_close
 
 LOGGER = "celery_once_beat.worker.execution"
 
@@ -283,7 +284,7 @@ def raised_into(first: str, position: int) -> Iterator[list[str]]:
 
     def look(frame: FrameType, event: str, _: object) -> None:
         nonlocal seen
-        if event == "return" and frame.f_code is _then_close.__code__:
+        if event == "return" and frame.f_code is run_and_close.__code__:
             sys.setprofile(None)
         if seen < 0 and not (event == "call" and frame.f_code.co_name == first):
             return
@@ -436,7 +437,7 @@ def test_what_is_raised_before_the_body(worker: Worker) -> None:
     """Wherever a soft time limit meets the begin: no lease is renewed for it, and others are."""
     begun = 0
     with heard():
-        for where, window in raised_everywhere(worker, "_begin", lambda: None):
+        for where, window in raised_everywhere(worker, "begin", lambda: None):
             begun += 1
             if "_decide" in where:
                 break

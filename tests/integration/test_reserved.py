@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.worker import state
 from processes import wait_until
 from stage import LEASE, Stage, nth
@@ -125,9 +124,9 @@ class Request:
 class Worker:
     """What one tells a stage's store of the messages that it has reserved."""
 
-    def __init__(self, stage: Stage, app: Celery) -> None:
+    def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.reserved = Reserved(app, self.read)
+        self.reserved = Reserved(self.read)
 
     def read(self, request: Any, _settings: Settings) -> Waiting | None:
         self.stage.start = nth(request.number)
@@ -140,7 +139,7 @@ class Worker:
 
     def reported(self) -> set[int]:
         """The windows whose deadline is a lease away, once the worker has looked."""
-        self.reserved.check()
+        self.reserved.check(self.stage.store)
         near = set()
         for number in (1, 2, 3):
             self.stage.start = nth(number)
@@ -159,8 +158,7 @@ def worker(redis_url: str) -> Iterator[Worker]:
         stage.claim(since=nth(number - 1))
         stage.confirm()
     before = set(state.reserved_requests)
-    with Celery("tests", broker=redis_url, set_as_current=False) as app:
-        yield Worker(stage, app)
+    yield Worker(stage)
     for request in set(state.reserved_requests) - before:
         state.reserved_requests.discard(request)
     stage.close()

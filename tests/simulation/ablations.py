@@ -182,10 +182,9 @@ take-unconsumed | store/lua/take.lua | what is in a queue that no worker consume
 take-older | store/lua/take.lua | what is older than a window that is done is taken, whoever consumes what
 - CONSUMED ~= '' and START > (entry.last_done or '')
 + CONSUMED ~= ''
-consumed-said | worker/consumed.py | a worker says what it consumes
--                 store.consume(worker, name_broker(app.connection_for_read()), queues)
--                 said = True
-+                 said = True
+consumed-said | worker/duties.py | a worker says what it consumes
+- store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
++ pass
 confirm-revision | store/lua/confirm.lua | a confirm that comes late changes nothing
 - if window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT then
 + if false then
@@ -280,7 +279,7 @@ told-again | features/alerts/lua/alerts.lua | what a beat took to tell, and didn
 told-left | features/alerts/lua/alerted.lua | what a beat can't tell, it leaves to others
 - redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind
 + local _ = unpack(event[2]) -- behind
-lease-from-before | worker/protocol.py | a lease is trusted from before the request was sent
+lease-from-before | worker/base.py | a lease is trusted from before the request was sent
 -                 self._own(sent, reply)
 -                 return reply
 +                 self._own(steady(), reply)
@@ -288,7 +287,7 @@ lease-from-before | worker/protocol.py | a lease is trusted from before the requ
 and | worker/leases.py
 -                 lease.sent = sent
 +                 lease.sent = steady()
-begin-late-answer | worker/protocol.py | a begin whose answer comes later than its lease isn't acted on
+begin-late-answer | worker/base.py | a begin whose answer comes later than its lease isn't acted on
 - if steady() < sent + self.length:
 + if True:
 leases-renewed | worker/execution.py | leases are renewed while their bodies run
@@ -296,20 +295,20 @@ leases-renewed | worker/execution.py | leases are renewed while their bodies run
 +         pass
 hand-over-first | worker/execution.py | a window is handed over before its retry is published
 -         try:
--             self.tell(lambda: self._hand_over(retry, delay))
+-             self.see_through(lambda: self._hand_over(retry, delay))
 +         published = publish()
 +         publish = lambda: published
 +         try:
-+             self.tell(lambda: self._hand_over(retry, delay))
++             self.see_through(lambda: self._hand_over(retry, delay))
 owner-of-delivery | worker/request.py | an owner is one delivery: a copy of a message is another
 - request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept
 + request[DELIVERY], request[RAW] = 'task:' + str(request['id']), kept
 and | worker/execution.py
-- owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))
-+ owner = _tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname)
+- owner = execution_name(delivery or delivery_name(request.hostname))
++ owner = delivery or delivery_name(request.hostname)
 owner-of-execution | worker/execution.py | an owner is one execution: a pool may give a delivery to a second child
-- owner = execution_name(_tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname))
-+ owner = _tracing.delivery or getattr(request, DELIVERY, None) or delivery_name(request.hostname)
+- owner = execution_name(delivery or delivery_name(request.hostname))
++ owner = delivery or delivery_name(request.hostname)
 begin-asked | worker/execution.py | a body runs only if its begin was granted
 -         raise Ignore(f"window refused: {reason}")
 +         return
@@ -318,7 +317,7 @@ store-away-put-back | worker/execution.py | a message comes again if the store c
 -             put_back(self.sender, request, exc)
 +         except (NewerVersionError, StoreUnavailableError) as exc:
 +             raise Ignore('away') from exc
-end-told-again | worker/protocol.py | an end is told again while the store doesn't answer
+end-told-again | worker/base.py | an end is told again while the store doesn't answer
 - if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
 + if True:
 and | worker/leases.py

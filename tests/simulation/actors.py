@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
@@ -30,7 +31,7 @@ from celery_once_beat.features.reserved.worker import Reserved, read_waiting
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import decode_headers
 from celery_once_beat.worker import leases
-from celery_once_beat.worker.consumed import say_consumed
+from celery_once_beat.worker.duties import Duties, say_consumed
 from celery_once_beat.worker.request import OnceRequest
 
 from .installed import ReservedRequests
@@ -272,7 +273,7 @@ class Worker:
         self.app: Any = None
         self.stopping = False
         self.active = 0
-        self._reserved: Any = None
+        self._duties: Any = None
         #: As Celery's consumer has them.
         self.hostname, self.task_consumer = f"celery@{name}", None
         self.process.start("main", self._run)
@@ -282,11 +283,12 @@ class Worker:
         self.app = make_app(world, {})
         for _ in range(self._wanted):
             self._add_child()
+        self._duties = Duties(self.app, self.hostname)
+        self._duties.add(partial(say_consumed, ref(self)))
         if "reserved" in FEATURES:
-            self._reserved = Reserved(self.app, read_waiting)
-            self._reserved.start()
+            self._duties.add(Reserved(read_waiting).check)
         self._connect()
-        say_consumed(self)
+        self._duties.start()
         while True:
             what, *rest = self.inbox.get()
             if what == "stop":
@@ -466,8 +468,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         world, kernel = self.world, self.world.kernel
-        if self._reserved is not None:
-            self._reserved.stop()
+        self._duties.stop()
         self.task_consumer = None
         # What isn't begun goes back; what runs ends.
         while True:

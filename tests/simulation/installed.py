@@ -33,7 +33,7 @@ from celery_once_beat.client import orders as client_orders  # noqa: F401  # it 
 from celery_once_beat.features.keyed import task as keyed
 from celery_once_beat.features.reserved import worker as reserved
 from celery_once_beat.store import verbs
-from celery_once_beat.worker import consumed, errands, leases, put_back, task
+from celery_once_beat.worker import duties, errands, leases, put_back, task
 from celery_once_beat.worker import request as worker_request  # noqa: F401  # as above
 
 from .kernel import Box, Gate, ticks
@@ -339,13 +339,13 @@ def install() -> None:
     time.sleep = _sleep
     kombu.utils.functional.sleep = _sleep
     uuid4 = lambda: uuid.UUID(int=_process().random.getrandbits(128), version=4)  # noqa: E731
-    for module in (background, consumed, leases, reserved):
+    for module in (background, duties, leases):
         module.threading = _threading
     stopping.threading = SimpleNamespace(current_thread=lambda: None, main_thread=lambda: 1)
     leases.queue = _queue
     leases.set = _OrderedSet
-    consumed.state = reserved.state = _State()
-    consumed.name_broker = scheduler.name_broker = lambda connection: "one"  # each process has a URL of its own
+    duties.state = reserved.state = _State()
+    duties.name_broker = scheduler.name_broker = lambda connection: "one"  # each process has a URL of its own
     celery.worker.request.revoked_tasks = _Revoked()
     claiming.ThreadPoolExecutor = _Executor
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)

@@ -13,7 +13,7 @@ from celery.worker.request import Request
 from celery_once_beat.features.reserved.worker import Waiting, limit_windows, name_of_copies, read_waiting
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import Window, WindowKey, encode_headers
-from celery_once_beat.worker.execution import DELIVERY
+from celery_once_beat.worker.message import DELIVERY
 from celery_once_beat.worker.request import OnceRequest
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

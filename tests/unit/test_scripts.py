@@ -13,7 +13,7 @@ import pytest
 import celery_once_beat
 from celery_once_beat import features
 from celery_once_beat.features import FEATURES
-from celery_once_beat.outcomes import COUNTED, LIMITS
+from celery_once_beat.outcomes import COUNTED, ENDED_BY_RULE
 from celery_once_beat.store import codec, scripts
 from celery_once_beat.store.model import BeatReport
 
@@ -76,7 +76,7 @@ def test_lua_and_python_know_the_same_outcomes() -> None:
     recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z]+)'"
     assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
     limits = FILES["store/lua/pieces/end_rules"]
-    assert set(re.findall(r"(?:return|and|or) '([a-z]+)'", limits)) | {"skipped"} == LIMITS
+    assert set(re.findall(r"(?:return|and|or) '([a-z]+)'", limits)) | {"skipped"} == ENDED_BY_RULE
 
 
 def test_a_report_may_gain_a_field() -> None:

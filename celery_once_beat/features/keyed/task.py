@@ -5,7 +5,7 @@ once a window. A key has no entry and no cursor, and nobody recovers it. Two str
 run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
 window, ``apply_once`` names the key after that window's entry and the user's key.
 
-What ``once()`` does if its process dies or sleeps is in ``worker/protocol``. A process that dies in ``apply_once``:
+What ``once()`` does if its process dies or sleeps is in ``worker/base``. A process that dies in ``apply_once``:
 
 - between claim and publish: the next caller publishes, since a claim stops nobody before its confirm;
 - between publish and confirm: the same, and the worker refuses the second copy.
@@ -42,10 +42,10 @@ from celery_once_beat.options import check_seconds
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Claimed, Ending, store_of
-from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
+from celery_once_beat.windows import BodyContext, KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, expect, read_span, shown
+from celery_once_beat.worker.base import WindowExecution, close_unrun, is_awaited, is_death
 from celery_once_beat.worker.current import TaskCall, current_call
-from celery_once_beat.worker.protocol import WindowExecution, close_unrun, is_awaited, is_death
 
 from .store import Elsewhen, begin_now, claim_key, confirm_key
 
@@ -243,7 +243,7 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             if window is None:
                 return None
             execution = KeyedExecution(self, store, window, owner, length)
-            reply = execution.begin()
+            reply = execution.ask(partial(begin_now, store, _keyed(window), owner, length))
             if not isinstance(reply, Elsewhen):
                 return execution.start()
             now = reply.now  # the server's clock counts
@@ -255,12 +255,14 @@ class KeyedExecution(WindowExecution):
 
     logger = logger
 
-    def _send_begin(self, _: str) -> Any:
-        return begin_now(self.store, _keyed(self.window), self.owner, self.length)
-
     def _send_give_back(self, fence: int) -> object:
         # It has failed and runs again at once: the next caller may begin.
         return self.store.finish(Ending(self.key, self.owner, fence, "failed", 0.001, tracked=False))
+
+    @property
+    def _context(self) -> BodyContext:
+        assert self.window._context is not None
+        return self.window._context
 
     def start(self) -> KeyedExecution | None:
         """Return itself, its lease held, or None if another has the window."""
@@ -268,7 +270,7 @@ class KeyedExecution(WindowExecution):
             return None
         try:
             self.leases.hold(self.lease)
-            self.context.__enter__()
+            self._context.__enter__()
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
             self.release()
@@ -278,7 +280,7 @@ class KeyedExecution(WindowExecution):
     def end(self, error: BaseException | None, again_after: float | None) -> bool:
         """Record how its body ended: by what it raised. Returns whether that says that it was recorded already."""
         self.state = "ended"
-        recorded = self.context.__exit__(None, error, None)
+        recorded = self._context.__exit__(None, error, None)
         try:
             if error is None or recorded:
                 self.record("done")

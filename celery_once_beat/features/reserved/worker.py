@@ -2,7 +2,7 @@
 
 A reserved message is in no queue any more. A worker that is killed takes it along: over Redis the broker delivers it
 again after an hour (its visibility timeout), and a beat would publish the window again after ``start_timeout``. So a
-thread of the worker's main process keeps the window's deadline a lease away, for as long as the message waits. The same
+duty of the worker's main process keeps the window's deadline a lease away, for as long as the message waits. The same
 of messages that a task's ``rate_limit`` holds back, which Celery hasn't reserved yet.
 
 A copy takes no token of a rate limit, since it doesn't run: one that this worker has received before, or of which the
@@ -15,14 +15,12 @@ no longer recorded, nor is anything once the worker shuts down: others may have 
 from __future__ import annotations
 
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
-from celery.signals import worker_ready, worker_shutdown
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -32,13 +30,11 @@ from celery_once_beat.logs import guarded
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
 from celery_once_beat.windows import PUT_BACK, WindowKey, find_among
-from celery_once_beat.worker.execution import DELIVERY
+from celery_once_beat.worker.duties import Duties
+from celery_once_beat.worker.message import DELIVERY
 from celery_once_beat.worker.request import OnceRequest, delivery_of
 
 from .store import receive_many
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = guarded(get_logger(__name__))
 
@@ -69,38 +65,15 @@ class Reserved:
     has the buckets of rate limits.
     """
 
-    def __init__(self, app: Celery, read: Callable[[Any, Settings], Waiting | None], consumer: Any = None) -> None:
+    def __init__(self, read: Callable[[Any, Settings], Waiting | None], consumer: Any = None) -> None:
         self._consumer = consumer
-        self._settings = Settings.from_app(app)
         self._read = read
-        #: Of its own: see ``errands``.
-        self._store = Store(self._settings)
         #: What was there at two checks; None where the store doesn't record it.
         self._waiting: dict[ref[Any], Waiting | None] = {}
-        #: What was there at the last look for the first time.
+        #: What was there at the last check for the first time.
         self._new: set[ref[Any]] = set()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="once-reserved", daemon=True)
 
-    def start(self) -> None:
-        """Look from now on."""
-        self._thread.start()
-
-    def stop(self, **_: Any) -> None:
-        """Tell nothing any more."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_CHECK_EVERY):
-            if state.should_stop is not None or state.should_terminate is not None:
-                break
-            try:
-                self.check()
-            except Exception as exc:  # noqa: BLE001  # whatever becomes of one look, the next one may do better
-                logger.debug("once: what is reserved isn't told: %s", exc)
-        self._store.close()
-
-    def check(self) -> None:
+    def check(self, store: Store) -> float:
         """Check what is reserved, and record what is due; raises StoreUnavailableError."""
         known, new = self._waiting, self._new
         self._waiting, self._new = {}, set()
@@ -113,14 +86,15 @@ class Reserved:
             if reference in known:
                 self._waiting[reference] = known[reference]
             elif reference in new:
-                self._waiting[reference] = self._read(request, self._settings)
+                self._waiting[reference] = self._read(request, store.settings)
             else:
                 self._new.add(reference)
-        self._report_all(steady())
+        self._report_all(store, steady())
         for reference, held in limited.items():
             each = self._waiting.get(reference)
             if each is not None and each.report_at == math.inf and isinstance(held, list):
                 held[1] = 0
+        return _CHECK_EVERY
 
     def _limited(self) -> Iterator[tuple[ref[Any], Any]]:
         """Yield what rate limits hold back: requests, and what their buckets have of each."""
@@ -129,17 +103,15 @@ class Reserved:
             for held in list(bucket.contents) if bucket else ():
                 yield ref(held[0]), held
 
-    def _report_all(self, now: float) -> None:
+    def _report_all(self, store: Store, now: float) -> None:
         waiting = [each for each in self._waiting.values() if each is not None and each.report_at < math.inf]
         waiting.sort(key=lambda each: not each.reported)
         due = [each for each in waiting[:_MOST] if each.report_at <= now]
         for place in range(0, len(due), _PIPELINE):
-            self._report(due[place : place + _PIPELINE], now)
-        if not waiting:
-            self._store.close()
+            self._report(store, due[place : place + _PIPELINE], now)
 
-    def _report(self, due: list[Waiting], now: float) -> None:
-        replies = receive_many(self._store, [(each.window, each.retry, each.length) for each in due])
+    def _report(self, store: Store, due: list[Waiting], now: float) -> None:
+        replies = receive_many(store, [(each.window, each.retry, each.length) for each in due])
         for each, reply in zip(due, replies, strict=True):
             each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
@@ -157,8 +129,6 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
     """
     # Strategies take them from there. The other one is for messages with a countdown, and for what was put back.
     limit, limit_post_eta = consumer._limit_task, consumer._limit_post_eta  # noqa: SLF001
-    if getattr(limit, "of_windows", False):
-        return
     seen: OrderedDict[object, None] = OrderedDict()
     connection = None
 
@@ -182,7 +152,6 @@ def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
         consumer.qos.decrement_eventually()  # as the original does
         return limit_window(request, bucket, tokens)
 
-    limit_window.of_windows = True  # type: ignore[attr-defined]
     consumer._limit_task, consumer._limit_post_eta = limit_window, limit_window_post_eta  # noqa: SLF001
 
 
@@ -211,13 +180,7 @@ def read_waiting(request: Any, settings: Settings) -> Waiting | None:
     return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout))
 
 
-@worker_ready.connect(weak=False)
-def _on_ready(sender: Any, **_: Any) -> None:
-    reserved = Reserved(sender.app, read_waiting, sender)
-    worker_shutdown.connect(reserved.stop)  # weakly: its thread keeps it
-    reserved.start()
-
-
-def on_consumer(consumer: Any) -> None:
-    """Let copies take no token of a rate limit."""
+def on_consumer(consumer: Any, duties: Duties) -> None:
+    """Check what the worker has reserved every so often, and let copies take no token of a rate limit."""
+    duties.add(Reserved(read_waiting, consumer).check)
     limit_windows(consumer, name_of_copies)

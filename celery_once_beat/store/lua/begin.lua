@@ -9,7 +9,7 @@
 --                               again', or 'handed over to retry <n>' if this copy is an older one
 --         {'busy', 'runs alone'}   nobody recovers it: its run key alone decides. It runs, or has no free slot. This copy
 --                               comes again, since the other may be dead; it isn't counted
---         {'closed', outcome, why}   this begin closed it: a limit was reached, or it is skipped; why is there if the
+--         {'closed', outcome, why}   a rule ended it just now, or it is skipped; why is there if the
 --                               outcome alone doesn't say it
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
 --         {'waits', start, skipped...}   it waits for that window, '' for a slot; a beat publishes it then. skipped are those
@@ -42,7 +42,7 @@ local function refuse(...)
   return {...}
 end
 
-if kind == 'done' and owner == OWNER and LIMITS[number] then
+if kind == 'done' and owner == OWNER and ENDED_BY_RULE[number] then
   return {'closed', number} -- the reply to the begin that closed it was lost
 end
 -- By order the window has another message: the schedule's is a late copy.

@@ -3,7 +3,7 @@
 --
 -- returns {'taken', revision, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 says when a person ordered it, server ms, 0 where nobody did
---         {'closed', outcome}     a limit was reached: abandoned, dropped, expired or missed
+--         {'closed', outcome}     a rule ended it: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
 --         {'no', 'unconsumed', queue, fence}   its message is in that queue, which no worker that knows windows consumes:

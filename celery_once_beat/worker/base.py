@@ -67,6 +67,7 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from celery_once_beat import signals
+from celery_once_beat.backoff import Backoff
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features import hooks
@@ -74,28 +75,22 @@ from celery_once_beat.logs import log_window
 from celery_once_beat.store import (
     Again,
     Begun,
-    Busy,
-    Closed,
     Ending,
     Finished,
     Renewal,
     Stale,
     Store,
-    Waits,
     raised,
 )
 from celery_once_beat.windows import BodyContext, Window, key_of
 from celery_once_beat.wording import failure_words, printable
 
-from .leases import Lease, leases_of
+from .leases import Lease, Leases, leases_of
 
 T = TypeVar("T")
 
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
-
-BeginReply = Begun | Waits | Busy | Closed
-
 
 #: Of an execution, as the module says.
 State = Literal["asked", "running", "ended", "recorded", "lost"]
@@ -112,23 +107,21 @@ class WindowExecution(ABC):
         #: The ``sender`` of signals: the task, or the ``once`` object.
         self.sender = sender
         self.store = store
-        self.leases = leases_of.of(store)
-        self.context = context_class()(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
-        self.window = replace(window, _context=self.context)
+        self.window = replace(window, _context=context_class()(lambda: store.settings))
         self.key = key_of(window, sent_as)
         self.owner = owner
         self.length = length
         self.state: State = "asked"
         #: None before begin.
         self.lease: Lease | None = None
-        #: The limit of which it has a slot.
-        self.limit: str | None = None
         #: Until when requests to the store are repeated, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
 
-    @abstractmethod
-    def _send_begin(self, no_slot: str) -> BeginReply: ...
+    @property
+    def leases(self) -> Leases:
+        """Those of this process."""
+        return leases_of.of(self.store)
 
     @abstractmethod
     def _send_give_back(self, fence: int) -> object:
@@ -136,17 +129,16 @@ class WindowExecution(ABC):
 
     # -- begin
 
-    def begin(self, no_slot: str = "") -> BeginReply:
-        """Ask whether it may begin, until the answer can be acted on; it runs then, if that is Begun.
+    def ask(self, begin: Callable[[], T]) -> T:
+        """Call the store's ``begin`` until its answer can be acted on; the execution runs then, if that is Begun.
 
-        ``no_slot`` is the name of the window's limit, if that has no slot free. If no answer can be acted on, gives the
-        window back and raises StoreUnavailableError.
+        If no answer can be acted on, gives the window back and raises StoreUnavailableError.
         """
         give_up, late_answers = time.monotonic() + self.length / 2, 0
         while True:
             sent = steady()
             try:
-                reply = self._send_begin(no_slot)
+                reply = begin()
             except UncertainWriteError:
                 # It has begun, but a failover could undo that. Asking again writes again.
                 if time.monotonic() > give_up:
@@ -168,7 +160,7 @@ class WindowExecution(ABC):
                 )
 
     def _own(self, sent: float, reply: Begun) -> None:
-        renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked, self.limit)
+        renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked)
         self.lease = Lease(renewal, reply.attempt, sent)
         self.window = replace(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=self.lease.held
@@ -190,7 +182,7 @@ class WindowExecution(ABC):
         """
         failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
         ending = self.ending(outcome, failure, again_after)
-        match self.tell(lambda: self.store.finish(ending)):
+        match self.see_through(lambda: self.store.finish(ending)):
             case Finished():
                 self.state = "recorded"  # before its signals: a receiver hears them once
                 self._signal_end(outcome, error, failure)
@@ -219,7 +211,7 @@ class WindowExecution(ABC):
         """Signal that the window has ended."""
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
-    def tell(self, send: Callable[[], T]) -> T | None:
+    def see_through(self, send: Callable[[], T]) -> T | None:
         """Call ``send`` until the store answers, for as long as a lease. None if it doesn't: nothing is left to do."""
         return see_through(send, self.seconds_to_record(), self.leave_unrecorded)
 
@@ -267,13 +259,18 @@ class WindowExecution(ABC):
         log_window(self.logger, level, action, self.window, text, *arguments, **more)
 
 
+def lease_of(window: Window, store: Store, task: Any) -> float:
+    """Return for how many seconds the lease of a task's execution lasts."""
+    return float(window.lease or store.settings.of_task("lease", task))
+
+
 def see_through(send: Callable[[], T], seconds: float, unanswered: Callable[[OnceError], None]) -> T | None:
     """Call ``send`` until the store answers, for ``seconds``: a lost end costs another execution.
 
     If the store doesn't answer by then, ``unanswered`` gets the error: at once for a foreign key or a newer version. An
     exception that is raised from outside meanwhile is raised when that is settled, and a second one at once.
     """
-    give_up, pause, next_pause = time.monotonic() + seconds, 0.0, 0.1
+    give_up, pause, backoff = time.monotonic() + seconds, 0.0, Backoff(0.1, 2.0)
     answer: T | None = None
     failed: OnceError | None = None
     outside: BaseException | None = None
@@ -288,7 +285,7 @@ def see_through(send: Callable[[], T], seconds: float, unanswered: Callable[[Onc
                 answer = send()
                 break
             except OnceError as exc:
-                pause, next_pause = next_pause, min(next_pause * 2, 2.0)
+                pause = backoff.next()
                 if not isinstance(exc, StoreUnavailableError) or time.monotonic() + pause > give_up:
                     failed = exc
             except BaseException as exc:

@@ -1,0 +1,121 @@
+"""What a worker's main process does every so often: one thread, with a store of its own, as that of ``errands``.
+
+The core's only duty: the worker says that it lives, and which queues it consumes, so that beats publish nothing again
+that nobody would get. What ``add_consumer`` and ``cancel_consumer`` change is said the next time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+from celery.signals import worker_shutdown
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_once_beat.clock import steady
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.features import hooks
+from celery_once_beat.identity import worker_name
+from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.settings import WORKER_SAYS, Settings, name_broker
+from celery_once_beat.store import Store
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = guarded(get_logger(__name__))
+
+#: Seconds until the next try, if one was in vain. What waited while Redis was away is soon published again.
+_AGAIN = 1.0
+#: Most queues that are named; of more it is said that there are more.
+_MOST = 200
+
+#: Returns after how many seconds it is due again; None: not any more.
+Duty = Callable[[Store], "float | None"]
+
+
+class Duties:
+    """The duties of one worker, until it shuts down."""
+
+    def __init__(self, app: Celery, owner: str) -> None:
+        self._app = app
+        self._owner = owner
+        #: Each with when it is due, by ``clock.steady``.
+        self._due: dict[Duty, float] = {}
+        self._stopped = threading.Event()
+        self._logged = Logged()
+
+    def add(self, duty: Duty) -> None:
+        """Add one, before the start."""
+        self._due[duty] = steady()
+
+    def start(self) -> None:
+        """Do them from now on."""
+        threading.Thread(target=self._run, name="once-duties", daemon=True).start()
+
+    def stop(self) -> None:
+        """Do none any more."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        store: Store | None = None
+        while self._due and not self._stopped.wait(max(min(self._due.values()) - steady(), 0.0)):
+            if state.should_stop is not None or state.should_terminate is not None:
+                break
+            duty = min(self._due, key=self._due.__getitem__)
+            try:
+                store = store or Store(Settings.from_app(self._app))
+                seconds = duty(store)
+                self._logged.end(duty)
+            except Exception as exc:  # noqa: BLE001  # whatever becomes of one try, the next one may do better
+                seconds = _AGAIN
+                self._log(duty, exc)
+            del self._due[duty]
+            if seconds is not None:
+                self._due[duty] = steady() + seconds
+        if store is not None:
+            store.close()
+
+    def _log(self, duty: Duty, exc: Exception) -> None:
+        """Say once what only people can mend."""
+        lasts = isinstance(exc, OnceError) and not isinstance(exc, StoreUnavailableError)
+        log = logger.warning if lasts and self._logged.is_new(duty, str(exc)) else logger.debug
+        log("once: this worker can't say what it does: %s", exc, extra=about("consumed_unsaid", owner=self._owner))
+
+
+#: Consumers of Celery's → their duties.
+_duties: WeakKeyDictionary[Any, Duties] = WeakKeyDictionary()
+
+
+def start_duties(consumer: Any) -> None:
+    """Start the duties of the worker that has this consumer of Celery's. Called again, it changes nothing."""
+    if consumer in _duties:
+        return
+    duties = _duties[consumer] = Duties(consumer.app, worker_name(consumer.hostname))
+    duties.add(partial(say_consumed, ref(consumer)))
+    for hook in hooks("worker", "on_consumer"):
+        hook(consumer, duties)
+    duties.start()
+
+
+@worker_shutdown.connect(weak=False)
+def _stop(**_: Any) -> None:
+    for duties in list(_duties.values()):
+        duties.stop()
+
+
+def say_consumed(of: ref[Any], store: Store) -> float | None:
+    """Say which queues a consumer of Celery's consumes."""
+    consumer = of()
+    if consumer is None:
+        return None
+    queues = [queue.name for queue in consumer.task_consumer.queues] if consumer.task_consumer else []
+    if not queues:  # its connection to the broker is yet to come, or is lost
+        return _AGAIN
+    named = queues if len(queues) <= _MOST else [*queues[:_MOST], "-"]
+    store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
+    return WORKER_SAYS
