@@ -1,10 +1,10 @@
-"""One execution of a window under its lease: begin, own, end. Written once, for tasks and for ``once()``.
+"""The base of executions: one execution of a window under its lease, from begin to the recorded end.
 
 Who decides
 -----------
 The store does, by the server's clock. An execution asks whether it may begin, and reports how it ended. In between it
-trusts its lease, counted from before the request was sent, and ``leases`` renews that. ``execution`` is for tasks,
-``features/keyed`` for ``once()``. In asyncio all of it runs in threads: ``background``.
+trusts its lease, which counts from before the request was sent; ``leases`` renews it. ``execution`` derives from this
+for tasks, ``features/keyed`` for ``once()``. In asyncio all of it runs in threads (``background``).
 
 The states of an execution
 --------------------------
@@ -19,10 +19,10 @@ The states of an execution
 
 - *asked*: the store is asked whether it may begin.
 - *running*: the window is its own; its body runs, or a task's hooks before that. Its lease is renewed.
-- *ended*: the body has ended, and what the store is to be told is known: done, failed, rejected. Nothing, if the
-  process or the worker dies.
-- *recorded*: nothing is left to tell. The store knows the end, or couldn't be told, or ``leases`` sends it with this
-  process's next begin; or a retry has the window, also if the body continues after that.
+- *ended*: the body has ended, and it is known what to record: done, failed, rejected; nothing, if the process or the
+  worker dies.
+- *recorded*: nothing is left to do. The store knows the end, or didn't answer, or ``leases`` sends the end with this
+  process's next begin. Or a retry has the window, even if the body continues after that.
 - *lost*: nothing of it may be reported or recorded.
 
 What each failure does
@@ -31,12 +31,12 @@ The process dies, or sleeps for an hour and continues:
 
 - Before begin: the window stays published, and becomes overdue.
 - Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
-- While the body runs: the lease runs out, a beat publishes the window again, another worker begins. Nobody publishes a
-  key of ``once()``: its next caller begins. Whoever wakes up after another has begun is stale, and nothing
-  of it is recorded; if none has, it continues.
-- After the body, before the end is recorded: the same, though Celery may have stored the result and sent callbacks. If
-  it slept, and another has begun since, it can't take that result back.
-- After the end is recorded: the window has its outcome, and of a task Celery has done all that it does.
+- While the body runs: the lease runs out, a beat publishes the window again, another worker begins. For a key of
+  ``once()`` the next caller begins. An execution that wakes up after another one has begun is stale: nothing of it is
+  recorded. If none has begun, it continues.
+- After the body, before the end is recorded: the same. Celery may have stored the result and sent the callbacks by
+  then; a stale execution can't take those back.
+- After the end is recorded: the window has its outcome, and Celery has finished the task.
 
 The store or the network fails:
 
@@ -46,12 +46,12 @@ The store or the network fails:
 - The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.
 - The store is away at the end: the end is sent for as long as a lease, then logged. The body's result counts.
 
-A block of ``once()`` is cancelled by asyncio: it is given back, since neither its body nor its process has failed.
+asyncio cancels a block of ``once()``: the window is given back, since neither the body nor the process has failed.
 
-An exception is raised into it from outside, at any instruction (a soft time limit, gevent's Timeout):
+An exception is raised from outside, at any instruction (a soft time limit, gevent's Timeout):
 
 - Within begin: nobody renews the lease, and nothing has failed. The window runs again.
-- After the body: it waits until the end is recorded, and continues then.
+- After the body: the exception is raised once the end is recorded.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ T = TypeVar("T")
 #: After so many begins whose answer came later than their lease, the window is given back.
 _LATE_BEGINS = 3
 
-#: Of an execution, as the module says.
+#: The states of an execution, as described above.
 State = Literal["asked", "running", "ended", "recorded", "lost"]
 
 
@@ -115,7 +115,7 @@ class WindowExecution(ABC):
         self.state: State = "asked"
         #: None before begin.
         self.lease: Lease | None = None
-        #: Until when requests to the store are repeated, once the body has ended; by time.monotonic().
+        #: Until when the end is sent again, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
 
     @property

@@ -1,7 +1,7 @@
-"""Which call of a task this code belongs to, also in the threads and event loops to which its context is handed on.
+"""Which call of a task this code belongs to, also in threads and event loops that have a copy of its context.
 
-Celery keeps the calls of a thread in that thread. A coroutine that a body runs by ``asgiref.sync.async_to_sync``, or a
-function that it runs by ``asyncio.to_thread``, runs in another one. A plain thread gets no context.
+Celery keeps the calls of a thread in that thread. A body may run a coroutine by ``asgiref.sync.async_to_sync``, or a
+function by ``asyncio.to_thread``: these run in another thread, with the body's context. A plain thread has none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _carried: ContextVar[TaskCall | None] = ContextVar("once_call", default=None)
 
 
 class Running:
-    """A call that runs until :meth:`end`. Meanwhile whoever gets this context carries it."""
+    """A call that runs until :meth:`end`. Until then this context, and its copies, carry it."""
 
     def __init__(self, task: Any, request: Any) -> None:
         self.task = task

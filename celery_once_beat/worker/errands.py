@@ -1,9 +1,9 @@
-"""What a worker's main process tells the store. A thread tells it, so that the event loop waits for nothing.
+"""What a worker's main process sends to the store. A thread sends it, so that the event loop waits for nothing.
 
-The thread has a store of its own. The pool's children are forked from this process at any moment, and would inherit
+The thread has a store of its own: the pool's children are forked from this process at any moment, and would inherit
 the locks that the thread holds then.
 
-If the process dies, what it hasn't told yet is lost; recovery sees to those windows.
+If the process dies, what isn't sent yet is lost; recovery sees to those windows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .base import see_through
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Seconds that an orderly shutdown waits for what isn't told yet.
+#: Seconds that an orderly shutdown waits for what isn't sent yet.
 _AT_END = 5.0
-#: At most this many wait: a queue of expired messages must not fill the memory while Redis is away.
+#: At most this many are kept: a queue of expired messages must not fill the memory while Redis is away.
 _MOST = 10_000
 
 Unrecorded = Callable[[OnceError], None]
@@ -40,13 +40,13 @@ class Errands:
         self._app = app
         self._store: Store | None = None
         self._threads = Threads(1, "once-errands")
-        #: What isn't sent yet, each with who gets the error if that is in vain.
+        #: What isn't sent yet, each with the function that gets the error if it can't be sent.
         self._unsent: dict[Future[None], Unrecorded] = {}
 
     def send(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float = 0.0) -> None:
-        """Call ``send`` with a store, soon and in turn; again for that many seconds if the store doesn't answer.
+        """Call ``send`` with a store, soon and in order; again for that many seconds if the store doesn't answer.
 
-        If it can't be told, ``unrecorded`` gets the error.
+        If that is in vain, ``unrecorded`` gets the error.
         """
         if len(self._unsent) >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))

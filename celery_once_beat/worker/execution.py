@@ -1,12 +1,12 @@
-"""One delivery's execution of a window: the steps of ``protocol``, as a Celery task needs it.
+"""A task's execution of a window: what ``base`` says, for one delivery of a message.
 
-A refused copy raises Ignore, which leaves no trace in the result. Where the store can't be asked, the message is put
-back to come again. The window is handed to a retry before its message is published, since another worker may get it
-at once. ``protocol`` says what else can go wrong.
+A refused copy raises Ignore, which leaves no trace in the result. If the store doesn't answer, the message is put back
+and comes again. A window is handed over to a retry before the retry's message is published, since another worker may
+get that at once.
 
-The end is recorded after Celery has finished the task: callbacks sent, result stored, hooks and signals run
-(``traced``). If the process is killed before that, the window runs again, as with late acks. A stale execution must
-report nothing: if its lease may run out meanwhile, it asks the store as soon as the body ends.
+The end is recorded after Celery has finished the task: it has stored the result, sent the callbacks, and called hooks
+and signals (``tracing``). If the process is killed before that, the window runs again, as with late acks. A stale
+execution must report nothing. So if its lease may run out meanwhile, it asks the store as soon as the body has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .tracing import Trace, is_awaited_by_pool, run_and_close, trace_here
 if TYPE_CHECKING:
     from .task import OnceTask
 
-#: In the place of what the body raised: it hasn't ended yet.
+#: Stands for what the body raised while it hasn't ended yet.
 _RUNNING = BaseException()
 
 logger = guarded(get_logger(__name__))
@@ -62,10 +62,10 @@ class Execution(WindowExecution):
         self._end: tuple[str, BaseException | None] = ("", None)
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
-        """Run ``body`` if the window is this delivery's; else raise Ignore. Its tracer records how it ended.
+        """Run ``body`` if the window is this delivery's; else raise Ignore. ``tracing`` records how it ended.
 
-        The request holds the execution, for the task's hooks too, and not the other way round: so both are freed as
-        soon as the task has ended. A cycle would stay until the garbage collector's longest round.
+        The request refers to the execution, also for the task's hooks. The execution doesn't refer to the request: a
+        cycle would stay in memory until the garbage collector's longest round.
         """
         if trace_here() is None:  # another tracer than the task's called it, and nobody comes behind it
             return run_and_close(Trace(), lambda: self.run(request, body))
@@ -74,7 +74,7 @@ class Execution(WindowExecution):
         return self.run_body(body)
 
     def run_hook(self, hook: Callable[[], Any]) -> Any:
-        """Run ``before_start``: what it raises ends the window, as what the body raises does."""
+        """Run ``before_start``. If it raises, the window ends as if the body had raised."""
         try:
             result = hook()
         except BaseException as exc:
@@ -183,8 +183,7 @@ class Execution(WindowExecution):
     def run_body(self, body: Callable[[], Any]) -> Any:
         """Run ``body``, and decide how its window ends.
 
-        An exception may be raised into this at any instruction, as a soft time limit is. If the body has ended, its
-        own end counts.
+        A soft time limit may be raised here at any instruction. Once the body has ended, its own end counts.
         """
         error: BaseException | None = _RUNNING
         try:
@@ -220,8 +219,8 @@ class Execution(WindowExecution):
     def _decide(self, error: BaseException | None) -> None:
         """The body has ended: decide by what it raised how the window ends. Called again, it continues where it was.
 
-        Raises Ignore if another has begun. If the process or the worker ends, the window doesn't: recovery runs it
-        again, as after any death.
+        Raises Ignore if another execution has begun. If it was the process or the worker that ended, the window hasn't:
+        recovery runs it again, as after any death.
         """
         if self.state == "ended":
             return

@@ -1,18 +1,18 @@
-"""One daemon thread in each process renews the leases of all windows that run in it, and records how they ended.
+"""One daemon thread in each process renews the leases of the windows that run in it, and records their ends.
 
-A lease is trusted for its length counted from *before* the request that took or renewed it was sent: the server
-can't have begun to count earlier. So ``held`` turns False here before the window can be another's, even if the reply
-was slow, the process was frozen or the machine suspended.
+A lease counts from *before* the request that took or renewed it was sent: the server can't have begun to count
+earlier. So ``held`` turns False here before another can have the window, even if the reply was slow, the process was
+frozen or the machine suspended.
 
 An end that needn't be recorded at once travels with this process's next begin, before it, in one round trip. No body
-runs while such an end is unsent, since a body may hold the GIL past that lease, or kill the process: an end is sent
-before a body without a window, and at once where another thread runs a body. If nothing follows within ``WITHIN``
-seconds, the thread sends it. Its lease is renewed until it is recorded. Whatever ends the process in order records all
-that waits: ``record_all``. If the store doesn't answer, the thread tries again, and the next body doesn't wait for it.
+runs while an end is unsent: a body may hold the GIL past that lease, or kill the process. So ends are also sent before
+a body without a window, and at once while another thread runs a body. If nothing follows within ``WITHIN`` seconds, the
+thread sends them. Their leases are renewed until they are recorded. Every orderly end of the process records them all
+(``record_all``). If the store doesn't answer, the thread tries again, and the next body doesn't wait for it.
 
-A soft time limit is raised in the main thread at any instruction, within this module's functions too. So no lock that
-is written in Python guards what the thread needs: an exception raised inside it would leave it locked. An end stays
-where it is until it is recorded. At the end of the process two may send it at once, and the store answers both alike.
+A soft time limit is raised in the main thread at any instruction, also within this module's functions. So the thread
+needs no lock that is written in Python: an exception raised inside it would leave it locked. An end is kept until it is
+recorded. Two threads may send the same end at once; the store answers both alike.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Lease:
         self.renewal = renewal
         self.attempt = attempt
         self.sent = sent
-        #: *ending*: the end is on its way to the store, which answers renewals after it with Stale. *lost*: another may
-        #: have begun. *over*: the execution has ended. The last two aren't renewed.
+        #: *ending*: the end is on its way to the store, which answers later renewals with Stale. *lost*: another
+        #: execution may have begun. *over*: the execution has ended. The last two aren't renewed.
         self.state: Literal["held", "ending", "lost", "over"] = "held"
         #: Others wait for the end of the execution.
         self.ends_at_once = False
@@ -136,7 +136,7 @@ class Leases:
         self._held.discard(lease)
 
     def begin(self, window: WindowKey, owner: str, lease: float, retry: int, **options: Any) -> Any:
-        """As the store's; the ends that wait go before it, in the same round trip."""
+        """As the store's ``begin``; unsent ends go before it, in the same round trip."""
         ends = self._fresh()
         answer = partial(self._answer, ends)
         try:
@@ -156,14 +156,14 @@ class Leases:
             self._wake.put(None)
 
     def send_ends(self) -> bool:
-        """Record the ends that wait in one round trip; returns False if the store didn't answer for one."""
+        """Record the unsent ends in one round trip; returns False if the store didn't answer for one."""
         if not self._ends:  # each body without a window asks
             return True
         ends = self._fresh()
         return not ends or self._record(ends)
 
     def _fresh(self) -> list[End]:
-        """Return the ends that wait. One that was sent in vain isn't due before the thread sends it: no body waits."""
+        """Return the unsent ends, but for those that were sent in vain: the thread sends them, and no body waits."""
         latest = steady() + WITHIN
         return [end for end in self._ends.copy() if end.due <= latest]
 
@@ -267,9 +267,9 @@ def _running() -> list[str]:
 
 @task_prerun.connect(weak=False)
 def _before_body(task: Any, task_id: str, **_: object) -> None:
-    """Any task of a worker is about to run; what isn't an OnceTask sends the ends that wait here.
+    """Any task of a worker is about to run. For one that is no OnceTask the unsent ends are sent here.
 
-    An OnceTask does so itself: only there an exception that is raised from outside reaches the task.
+    An OnceTask sends them itself: only there does an exception that is raised from outside reach the task.
     """
     _running().append(task_id)
     if not getattr(task, "once_closes_windows", False):
@@ -283,7 +283,7 @@ def _after_body(task_id: str, **_: object) -> None:
 
 
 def send_ends() -> None:
-    """Send the ends that wait in this process."""
+    """Send the unsent ends of this process."""
     for leases in leases_of.all():
         leases.send_ends()
 

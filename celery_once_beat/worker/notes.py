@@ -1,7 +1,7 @@
-"""What is known of one call of a task, beside Celery's request of it.
+"""What is known of one call of a task, beside Celery's request.
 
-Celery makes a second request of the first one's attributes where a task calls itself, and takes those that it doesn't
-know for headers of a retry. So nothing is written into a request.
+Nothing is written into the request: if a task calls itself, Celery copies the request's attributes into a second one,
+and a retry gets those that Celery doesn't know as headers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """Of one call. Nothing in it may hold the request: it would never be freed."""
+    """Of one call. Nothing in it may refer to the request, which would never be freed."""
 
     __slots__ = ("before", "began", "context", "execution", "process_id", "running", "windows")
 
@@ -29,9 +29,9 @@ class Notes:
         #: Without an execution: its window, the first of these, and the context of its body.
         self.windows: list[Window] = []
         self.context: BodyContext | None = None
-        #: Its execution, if that began for ``before_start``; None again once the body has it.
+        #: Its execution, if that began for ``before_start``, until the body runs.
         self.before: Any = None
-        #: Of a direct call: it runs.
+        #: Of a direct call, while it runs.
         self.running: Running | None = None
         #: Of the process that has the call. A forked one has a copy, and may outlive the call.
         self.process_id = os.getpid()
@@ -46,9 +46,9 @@ _notes: WeakKeyDictionary[Any, Notes] = WeakKeyDictionary()
 
 
 def notes_of(request: Any, within: Any = None) -> Notes:
-    """Return the notes of a request, new ones at first; those of ``within``, if it is made of that one's attributes.
+    """Return the notes of a request. A new one gets new notes; or those of ``within``, if it is made of that request.
 
-    Where there is no request, they are kept nowhere.
+    Without a request they are kept nowhere.
     """
     if request is None:
         return Notes()

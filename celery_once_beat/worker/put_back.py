@@ -1,9 +1,9 @@
-"""Messages that can't be executed now come again later.
+"""Messages that can't be executed now are put back: published once more, to come again later.
 
-Redis is away, a newer version wrote what they are about, or another execution has a window that nobody recovers. A
-message waits longer each time; it carries how often it was put back (``once_put_back``). Waits are a little random, so
-that the messages of an outage don't all come at once. A process puts back at most RATE messages a second, so that
-thousands of them don't keep the broker busy.
+The reason may be that Redis is away, that a newer version wrote the message, or that another execution has a window
+that nobody recovers. The delay grows each time; the message counts how often it was put back (``once_put_back``).
+Delays are a little random, so that the messages of an outage don't all come at once. A process puts back at most RATE
+messages a second, so that thousands of them don't keep the broker busy.
 
 If the process dies before the message is published again, the window becomes overdue, as after any worker's death.
 """
@@ -35,18 +35,18 @@ logger = guarded(get_logger(__name__))
 
 #: A process puts back at most this many messages a second.
 RATE = 50.0
-#: Most seconds that a message waits for the others of its process.
+#: RATE delays a message by at most so many seconds.
 _LONGEST_QUEUE = 30.0
 #: Seconds until a message comes again the first time.
 _FIRST = 0.1
 #: A message comes again within this many recovery intervals; if the store is away, within one.
 _INTERVALS = 5
-#: The count stops here.
+#: ``once_put_back`` counts no further.
 _MOST_TIMES = 100
 #: Reasons already logged. An unreachable store counts as one, since its error text varies.
 _reasons = Logged()
 _AWAY = StoreUnavailableError.__name__
-#: What Celery says of a message beside what is in it.
+#: Options of a publish that say where the message goes, and how it is sent.
 _ROUTED = ("exchange", "routing_key", "declare", "retry", "retry_policy", "timeout", "confirm_timeout")
 #: When this process may put back the next message, at RATE; by time.monotonic().
 _free_at = 0.0

@@ -1,6 +1,6 @@
-"""What a worker's main process does for windows whose task can't, as it was killed or never saw its message.
+"""A worker's main process records the ends of windows whose task can't: it was killed, or never saw the message.
 
-It runs in the event loop, so what is sent to the store goes to a thread (``errands``).
+The main process runs an event loop. So a thread sends what the store is told (``errands``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, worker_name
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import Again, Begun, Closed, Confirmed, Ending, Finished, Store
+from celery_once_beat.store import Begun, Closed, Confirmed, Ending, Finished, Stale, Store
 from celery_once_beat.windows import (
     Window,
     WindowKey,
@@ -51,7 +51,7 @@ _ahead = Logged()
 
 
 class OnceRequest(Request):
-    """A delivery of a window's message has a name of its own, which the child and the main process both know."""
+    """Celery's request in the main process. It names the delivery of a window's message; the child knows the name."""
 
     def __init__(self, message: Any, **options: Any) -> None:
         headers = message.headers if options.get("headers") is None else options["headers"]
@@ -64,9 +64,9 @@ class OnceRequest(Request):
         request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept
 
     def maybe_expire(self) -> Literal[True] | None:
-        """Celery remembers the id of what has expired as revoked, and tells it to other workers.
+        """As Celery's, which adds the id of an expired message to the revoked ones, here and in other workers.
 
-        All copies of a window have that id. If this clock is ahead, the next one would be discarded for good.
+        All copies of a window share that id. If this machine's clock is ahead, the next copy would be discarded too.
         """
         revoked: Any = base.revoked_tasks  # type: ignore[attr-defined]
         known = self.id in revoked
@@ -158,13 +158,11 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
     window, expires = delivery.window, _read_expires(request.get("expires"))
 
     def send(store: Store) -> None:
-        again_after = store.settings.of_task("retry_failed_after", task) or 0.0 if outcome == "failed" else None
-        failure = failure_words(error, store.settings.failure_text) if error is not None else ""
-        recorded = delivery.record(
-            store, outcome, killed=killed, again_after=again_after, failure=failure, expires=expires
-        )
+        recorded = _finish_killed(store, task, delivery, outcome, error) if killed else None
+        if recorded is None and outcome != "failed":
+            recorded = _close(store, delivery, outcome, expires)
         for part in parts_of(task, store, window, delivery.key, delivery.owner):
-            part.on_end(over=recorded)
+            part.on_end(over=bool(recorded))
         if recorded:
             more = {"attempt": window.attempt, "owner": delivery.owner}
             log_window(logger, INFO, OUTCOMES[outcome].action, window, "is %s", outcome, **more)
@@ -200,6 +198,35 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
     errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
 
 
+def _finish_killed(
+    store: Store, task: Any, delivery: Delivery, outcome: str, error: BaseException | None
+) -> bool | None:
+    """Record the end of an execution that was killed; returns whether its window has ended. None: it hadn't begun.
+
+    Nor has it if it was killed after its lease, and another has begun: nothing failed, recovery may run it again.
+    """
+    again_after = store.settings.of_task("retry_failed_after", task) or 0.0 if outcome == "failed" else None
+    failure = failure_words(error, store.settings.failure_text) if error is not None else ""
+    # Only the child was told its fence.
+    reply = store.finish(Ending(delivery.key, delivery.owner, 0, outcome, again_after, failure=failure))
+    return None if isinstance(reply, Stale) else isinstance(reply, Finished)
+
+
+def _close(store: Store, delivery: Delivery, outcome: str, expires: datetime | None) -> bool:
+    """Record that a copy that nobody runs was discarded; returns whether that has ended its window.
+
+    It has expired or was revoked, and this delivery hasn't begun. An older copy ends nothing.
+    """
+    reply = store.close_window(delivery.key, delivery.owner, outcome, delivery.retry, expires)
+    if isinstance(reply, Confirmed) and _ahead.is_new(delivery.window.entry):
+        text = (
+            "was discarded: it has expired by this machine's clock, which is ahead of the Redis server's. A beat "
+            "publishes it again; set this clock right (NTP)"
+        )
+        log_window(logger, WARNING, "window_discarded", delivery.window, text)
+    return isinstance(reply, Closed)
+
+
 class Delivery(NamedTuple):
     """What the store records of a delivery. It is small, since many may wait."""
 
@@ -207,36 +234,6 @@ class Delivery(NamedTuple):
     key: WindowKey
     owner: str
     retry: int
-
-    def record(
-        self,
-        store: Store,
-        outcome: str,
-        *,
-        killed: bool,
-        again_after: float | None,
-        failure: str,
-        expires: datetime | None,
-    ) -> bool:
-        """Return whether it is recorded, and final."""
-        if killed:
-            # Only the child was told its fence.
-            reply = store.finish(Ending(self.key, self.owner, 0, outcome, again_after, failure=failure))
-            if isinstance(reply, (Finished, Again)):
-                return isinstance(reply, Finished)
-        if outcome == "failed":
-            # Killed while it waited for its begin, or after its lease: nothing failed, recovery may run it again.
-            return False
-        # Expired or revoked, and not begun by this delivery: a copy that nobody runs closes the window, unless it is
-        # an older one.
-        closed = store.close_window(self.key, self.owner, outcome, self.retry, expires)
-        if isinstance(closed, Confirmed) and _ahead.is_new(self.window.entry):
-            text = (
-                "was discarded: it has expired by this machine's clock, which is ahead of the Redis server's. A beat "
-                "publishes it again; set this clock right (NTP)"
-            )
-            log_window(logger, WARNING, "window_discarded", self.window, text)
-        return isinstance(closed, Closed)
 
 
 def _read(request: Any, outcome: str) -> Delivery | None:
