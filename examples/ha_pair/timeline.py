@@ -76,8 +76,8 @@ def _notes(
     def after(when: float) -> str:
         return f"{when - at:.1f} s"
 
-    when = "before it publishes" if victim.startswith("beat") else "while it runs"
-    yield f"0.0 s  {victim} is killed" + (f" {when} {hit}" if hit else "")
+    doing = "before it publishes" if victim.startswith("beat") else "while it runs"
+    yield f"0.0 s  {victim} is killed" + (f" {doing} {hit}" if hit else "")
     for when in promoted:
         yield f"{after(when)}  redis-2 is the master"
         first = {kind: min(e.at for e in events if e.kind == kind and e.at > when) for kind in ("claimed", "start")}

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -23,12 +24,14 @@ from celery_once_beat.embedded import find_server
 from celery_once_beat.settings import Settings
 from celery_once_beat.signals import window_claimed
 from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import Window
 
 from .app import app
 from .ledger import Event
 from .stage import BEATS, WORKERS, FailedError, Stage
 from .telling import Act
 from .timeline import draw
+from .verdict import Verdict
 
 __all__ = ("app", "main")
 
@@ -48,7 +51,7 @@ if os.environ.get("HA_PAIR_URL", "").startswith("sentinel:"):
 
 
 @window_claimed.connect
-def _die(window, **_) -> None:  # noqa: ANN001, ANN003
+def _die(window: Window, **_: Any) -> None:
     if DEADLY and window.entry == "report" and Path(DEADLY).exists():
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -65,6 +68,11 @@ class Recorder:
 
     def refresh(self) -> None:
         """Nothing is shown before the end."""
+
+    open = close = refresh
+
+    def conclude(self, verdict: Verdict) -> None:
+        """There is none."""
 
 
 class _Stage(Stage):
@@ -85,8 +93,7 @@ class _Stage(Stage):
     def open_sentinels(self) -> None:
         """Start a master, a replica and three sentinels, and wait until they know each other."""
         first, second, *sentinels = (_free_port() for _ in range(2 + SENTINELS))
-        options = ["--bind", "127.0.0.1", "--save", "", "--repl-diskless-sync-delay", "0"]
-        server = [str(find_server()), *options]
+        server = [str(find_server()), "--bind", "127.0.0.1", "--save", "", "--repl-diskless-sync-delay", "0"]
         self._start("redis-1", [*server, "--port", str(first)])
         self._start("redis-2", [*server, "--port", str(second), "--replicaof", "127.0.0.1", str(first)])
         for port in sentinels:
@@ -94,8 +101,8 @@ class _Stage(Stage):
             conf.write_text(f"port {port}\n{SENTINEL.format(first)}")
             self._start(f"sentinel-{port}", [str(find_server()), str(conf), "--sentinel"])
         self._url = ";".join(f"sentinel://127.0.0.1:{port}" for port in sentinels)
-        prefix = {"redis_options": {"master_name": MASTER}, "key_prefix": self._prefix + "once:"}
-        self._settings = Settings(redis_url=self._url, **prefix)
+        options = {"master_name": MASTER}
+        self._settings = Settings(redis_url=self._url, redis_options=options, key_prefix=self._prefix + "once:")
         self._store = Store(self._settings)
         self._replica = redis.Redis(port=second)
         sentinel = redis.Redis(port=sentinels[0], decode_responses=True)
@@ -105,7 +112,7 @@ class _Stage(Stage):
     def promoted(self) -> bool:
         """Whether the replica is the master."""
         with contextlib.suppress(redis.RedisError):
-            return self._replica.info("replication")["role"] == "master"
+            return bool(self._replica.info("replication")["role"] == "master")
         return False
 
     # -- moments ----------------------------------------------------------------------------------------------
@@ -126,15 +133,15 @@ class _Stage(Stage):
 
 def _knows_all(sentinel: redis.Redis) -> bool:
     with contextlib.suppress(redis.RedisError):
-        state = sentinel.sentinel_master(MASTER)
-        return state["num-slaves"] == 1 and state["num-other-sentinels"] == SENTINELS - 1
+        state: Any = sentinel.sentinel_master(MASTER)
+        return (state["num-slaves"], state["num-other-sentinels"]) == (1, SENTINELS - 1)
     return False
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 def _beat_dies(stage: _Stage) -> str:
