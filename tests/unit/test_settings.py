@@ -29,6 +29,7 @@ TABLE: list[tuple[str, Any, list[Any], list[Any]]] = [
     ("lease", 30.0, [0.5, 1, 3600], [*_SECONDS, 0, 0.49]),
     ("max_attempts", 3, [1, 2, 1_000_000], [0, -1, 1.0, "3", None, True, 1_000_001]),
     ("recover", True, [False], [None, 0, 1, "yes", "False"]),
+    ("fast", True, [False], [None, 0, 1, "yes", "False"]),
     ("retry_failed_after", None, [0, 1.5, 3600, None], [each for each in _SECONDS if each is not None]),
     ("deadline", None, [1, 1.5, 900, None], [*(each for each in _SECONDS if each is not None), 0, 0.9]),
     ("pause_after_failures", None, [1, 5, 1_000_000, None], [0, -1, 1.0, "3", True, 1_000_001]),

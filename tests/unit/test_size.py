@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_671,
+    "Python": 18_964,
     "Lua": 1_780,
     "the largest module": 429,
-    "tests": 45_570,
+    "tests": 45_690,
     "words of README": 900,
-    "words of docs": 24_022,
-    "characters of a begin without features": 16_309,
+    "words of docs": 24_092,
+    "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
