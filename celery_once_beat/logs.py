@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from .clock import steady
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("Logged", "about", "guarded", "log_window")
+__all__ = ("Logged", "Outage", "about", "guarded", "log_window")
 
 
 class _Guarded(logging.Logger):
@@ -74,6 +75,45 @@ class Logged:
     def end(self, what: object) -> None:
         """Note that ``what`` has no trouble any more."""
         self._reasons.pop(what, None)
+
+
+class Outage:
+    """Something that doesn't work: one line says so, another one if the reason changes, and one that it works again."""
+
+    def __init__(self, logger: logging.Logger, actions: tuple[str, str], over: str, **extra: Any) -> None:
+        self._logger = logger
+        #: Of the lines: that it doesn't work, that it works again.
+        self._actions = actions
+        self._over = over
+        self._extra = extra
+        #: Why it doesn't work; None while it does.
+        self.why: str | None = None
+        self._since = 0.0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it doesn't work."""
+        return self.why is not None
+
+    @property
+    def seconds(self) -> float:
+        """For how long it hasn't worked."""
+        return steady() - self._since if self.lasts else 0.0
+
+    def begin(self, text: str, *arguments: object, why: str = "", error: BaseException | None = None) -> None:
+        """Say that it doesn't work, unless that was said for the same reason; ``error`` with its traceback."""
+        if not self.lasts:
+            self._since = steady()
+        if self.why != why:
+            self.why, text = why, f"once: {text}"
+            self._logger.error(text, *arguments, exc_info=error, extra=about(self._actions[0], **self._extra))
+
+    def end(self) -> None:
+        """Say that it works again, if it didn't."""
+        if self.lasts:
+            seconds, self.why = self.seconds, None
+            extra = about(self._actions[1], **self._extra)
+            self._logger.warning("once: %s, after %.1f s", self._over, seconds, extra=extra)
 
 
 def guarded(logger: logging.Logger) -> logging.Logger:

@@ -265,6 +265,10 @@ def row(default: Any, check: Any = None, *, secret: bool = False, **more: Any) -
     return field(default=default, repr=not secret, metadata=metadata)
 
 
+def _alert_row(check: Any, load: str) -> Any:
+    return row(None, check, policy="beat", task=True, load=load, needs_ends=_is_set)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The settings of an app, some of which tasks and entries may set for themselves."""
@@ -305,15 +309,11 @@ class Options:
     #: how many windows may run at once under each [limit](overlap.md#limits), like `{"reports": 3}`
     limits: Mapping[str, int] = row({}, _check_limits)
     #: [an alert](alerts.md#a-deadline) is sent if a window isn't done this long (at least 1) after its start
-    deadline: float | None = row(
-        None, check_seconds(1, optional=True), policy="beat", task=True, load="span", needs_ends=_is_set
-    )
+    deadline: float | None = _alert_row(check_seconds(1, optional=True), "span")
     #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures)
-    pause_after_failures: int | None = row(
-        None, check_count(1, optional=True), policy="beat", task=True, load="number", needs_ends=_is_set
-    )
+    pause_after_failures: int | None = _alert_row(check_count(1, optional=True), "number")
     #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that isn't done
-    on_failure: str | None = row(None, check_task_name, policy="beat", task=True, load="", needs_ends=_is_set)
+    on_failure: str | None = _alert_row(check_task_name, "")
 
     # -- When a window is overdue
 

@@ -9,9 +9,7 @@ What if the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -40,7 +38,6 @@ from celery_once_beat.windows import Window, WindowKey, format_instant
 
 from .entries import Entries
 from .entry import BeatEntry
-from .garbage import uncollected
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
 
@@ -55,8 +52,6 @@ _NEWS = {"new": "entry_new", "changed": "entry_changed", "back": "entry_back"}
 
 #: Entries that are loaded in one pipeline, and windows that one tick claims, slice by slice.
 CHUNK = 500
-#: Chunks that the server is asked for before an earlier one is taken in.
-_AHEAD = 2
 #: Seconds of a tick for finding out what is to be claimed.
 _PLANNING = 0.5
 #: Seconds of a tick for loading entries.
@@ -129,11 +124,10 @@ class Claiming:
         until = steady() + _LOADING
         self._unload()
         self.reload_superseded(alive)
-        left = self._to_load()
-        if left:
-            with uncollected():
-                for entry, reply in self._ask(self._load_requests(left, until)):
-                    away = self._answered(entry, reply) or away
+        for chunk in self._load_requests(self._to_load(), until):
+            entries, requests = zip(*chunk, strict=True)
+            for entry, reply in zip(entries, self._store.load_many(requests), strict=True):
+                away = self._answered(entry, reply) or away
         self._log_what_stands_still()
         if away is not None:
             raise away
@@ -151,31 +145,6 @@ class Claiming:
                 yield chunk
             if steady() > until:
                 return
-
-    def _ask(self, chunks: Iterable[list[tuple[BeatEntry, LoadRequest]]]) -> Iterator[tuple[BeatEntry, _LoadReply]]:
-        """Yield each entry with its answer. The server works on the next chunks while this one is taken in."""
-        at_once = min(self._store.calls_at_once, _AHEAD)
-        waiting: deque[tuple[tuple[BeatEntry, ...], Future[list[_LoadReply]]]] = deque()
-
-        def first_answers() -> Iterator[tuple[BeatEntry, _LoadReply]]:
-            entries, answers = waiting.popleft()
-            return zip(entries, answers.result(), strict=True)
-
-        asking = ThreadPoolExecutor(at_once)
-        try:
-            for chunk in chunks:
-                # Before the next is asked for: if Redis is away, nothing more is.
-                answered = first_answers() if len(waiting) == at_once else ()
-                entries, requests = zip(*chunk, strict=True)
-                waiting.append((entries, asking.submit(self._store.load_many, requests)))
-                yield from answered
-            while waiting:
-                yield from first_answers()
-        except Exception:
-            asking.shutdown()  # what it asks for must not arrive after the next tick's
-            raise
-        finally:
-            asking.shutdown(wait=False)  # a beat that is to end doesn't wait for a server that hangs
 
     def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
         """Take in what the store says of an entry; returns why that can't be known."""

@@ -64,8 +64,9 @@ class Entries(Making):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: Of those that have a name the first one counts: the schedule.
-        self.sources: list[Source] = [ScheduleSource(self)]
+        self.scheduled = ScheduleSource(self)
+        #: The further ones. Of all that have a name the first one counts.
+        self.sources: list[Source] = []
         self._entries: dict[str, BeatEntry] = {}
         self._unloaded: set[BeatEntry] = set()
         # Names, not entries: they have an order of their own where instants are the same.
@@ -106,15 +107,8 @@ class Entries(Making):
     @property
     def wrong(self) -> dict[str, str]:
         """Entries that are left out, and why."""
-        wrong = ChainMap(*(source.wrong for source in self.sources))
+        wrong = ChainMap(self.scheduled.wrong, *(source.wrong for source in self.sources))
         return {name: why for name, why in wrong.items() if name not in self._entries}
-
-    @property
-    def scheduled(self) -> ScheduleSource:
-        """The source that is the schedule."""
-        scheduled = self.sources[0]
-        assert isinstance(scheduled, ScheduleSource)
-        return scheduled
 
     def left_out(self) -> dict[str, str]:
         """Return some of the entries that don't run, each with why: for people."""
@@ -203,7 +197,7 @@ class Entries(Making):
 
     def _settle(self, name: str) -> BeatEntry | None:
         """Put the entry in force that the first source has by this name; returns the one that was."""
-        having = [source for source in self.sources if name in source]
+        having = [source for source in (self.scheduled, *self.sources) if name in source]
         hidden = any(name in source.entries for source in having[1:])
         new = having[0].entries.get(name) if having else None
         old = self.get(name)

@@ -93,13 +93,7 @@ class BeatEntry:
     offset = property(attrgetter("timetable.offset"))
     one_off = property(attrgetter("timetable.one_off"))
     #: See :class:`Progress`.
-    came_at = property(attrgetter("progress.came_at"))
-    absent_at = property(attrgetter("progress.absent_at"))
-
-    @property
-    def since(self) -> datetime | None:
-        """The cursor from which the definition counts, by the store."""
-        return self.progress.since
+    since = property(attrgetter("progress.since"))
 
     @property
     def description(self) -> str:

@@ -23,13 +23,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
-from celery.beat import Scheduler
 from celery.utils.log import get_logger
 
 from celery_once_beat import signals
@@ -37,11 +36,12 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Store, Unchanged
+from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
 from celery_once_beat.wording import failure_words, printable, shown
 
 from . import broker
+from .connection import BrokerConnection
 from .entry import BeatEntry
 from .guard import guard
 from .learned import LearnedMessages
@@ -110,11 +110,9 @@ def _alone(job: Job) -> bool:
     return job.again or not job.tracked
 
 
-class Publishing(Scheduler):
-    """The part of the scheduler that publishes."""
+class Publishing(BrokerConnection):
+    """The part of the scheduler that publishes windows."""
 
-    #: The verbs of windows in Redis.
-    store: Store
     #: The server's time.
     clock: ServerClock
 
@@ -122,11 +120,6 @@ class Publishing(Scheduler):
         #: The publish that is going on; None outside of one.
         self._outgoing: OutgoingMessages | None = None
         self._until = 0.0
-        self._broker_down = False
-        self._broker_seen = 0.0
-        #: Where the broker is that doesn't answer, and why; '' while it does.
-        self.broker_trouble = ""
-        self._alarm = broker.Alarm()
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
         #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
@@ -147,7 +140,7 @@ class Publishing(Scheduler):
         left = deque(sorted(jobs, key=_alone, reverse=True))
         self._until = claimed_at + self._patience
         held_since = claimed_at
-        while left and steady() < self._until and not self._broker_down:
+        while left and steady() < self._until and not self.broker_outage.lasts:
             if steady() - held_since > self.store.settings.claim_lease / 2:
                 held_since = steady()
                 left = deque(self._still_held(left))
@@ -233,28 +226,6 @@ class Publishing(Scheduler):
         ``entry.source`` is the entry of the schedule.
         """
 
-    def publish_once(self, send: Callable[..., object]) -> tuple[Published, str]:
-        """Call ``send``, which publishes what belongs to no window, with Celery's options for one try.
-
-        Returns whether it went out, and why not; '' where the broker is away, which was logged.
-        """
-        producer = self._producer() if self.broker_ready() else None
-        if producer is None:
-            return Published.UNSURE, ""
-        wait = max(self.store.settings.publish_timeout / 2, 1.0)
-        try:
-            with self._alarm.during_publish():
-                send(producer=producer, retry=False, confirm_timeout=wait)
-        except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
-            logger.debug("once: not published: %s", exc)
-            self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
-            if not broker.is_to_blame(exc, producer):
-                return Published.IMPOSSIBLE, shown(exc)
-            if broker.hangs(exc):
-                self._drop_broker()
-            return Published.UNSURE, shown(exc) if self.broker_ready() else ""
-        return Published.SENT, ""
-
     def _finish(self, sent: list[Sent]) -> None:
         """Tell what was published, and confirm it."""
         confirmations = []
@@ -300,7 +271,7 @@ class Publishing(Scheduler):
 
         Returns the queue too; None where that isn't known.
         """
-        if self._broker_down:
+        if self.broker_outage.lasts:
             return Published.UNSURE, None
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
         if job.is_first and (kind := self._learned.write(source, window, sent_as)):
@@ -311,6 +282,19 @@ class Publishing(Scheduler):
             return Published.SENT, kind.queue
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
+        self._apply(source, window, job, outgoing)
+        published = outgoing.published
+        self._note_refusal(job, outgoing)
+        self._warn_of_several(outgoing, window)
+        if published == Published.SENT and outgoing.lost and window.tracked:
+            self._warn_of_lost(outgoing, job, window)
+            return Published.ASTRAY, None
+        if published == Published.SENT and job.publishes >= _OFTEN and not job.begun:
+            self._unbegun[window.entry] = job, outgoing.queue
+        return published, outgoing.queue
+
+    def _apply(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> None:
+        """Have the base publish a window; ``outgoing`` watches its messages."""
         to_send = self._entry_to_send(source, window, job, outgoing)
         producer = self._producer()
         if producer is not None:
@@ -324,24 +308,20 @@ class Publishing(Scheduler):
             ):
                 self.apply_entry(to_send, producer=producer)
             self._outgoing = None
-        published = outgoing.published
+
+    def _note_refusal(self, job: Job, outgoing: OutgoingMessages) -> None:
+        """Note whether the broker is away, or has refused the messages of this entry alone."""
         if outgoing.hangs:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
-        if published == Published.UNSURE:
+        refused = outgoing.published == Published.UNSURE
+        if refused:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
-            self.broker_ready()
-        if published == Published.UNSURE and not self._broker_down:
+            refused = self.broker_ready()
+        if refused:
             most, why = self.store.settings.publish_timeout, outgoing.trouble
             job.entry.count_refusal(steady(), most, why, again=job.again)
         else:
             job.entry.refused = None
-        self._warn_of_several(outgoing, window)
-        if published == Published.SENT and outgoing.lost and window.tracked:
-            self._warn_of_lost(outgoing, job, window)
-            return Published.ASTRAY, None
-        if published == Published.SENT and job.publishes >= _OFTEN and not job.begun:
-            self._unbegun[window.entry] = job, outgoing.queue
-        return published, outgoing.queue
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
@@ -362,13 +342,8 @@ class Publishing(Scheduler):
         if outgoing.any_seen:
             job.entry.mark_untracked()
         elif self._logged.is_new((window.entry, "unsent")):
-            logger.warning(
-                "once: window %s of %r is untracked: no message was sent for it, the task's apply_async, or the "
-                "scheduler's, has returned without one",
-                format_instant(window.start),
-                window.entry,
-                extra=about("window_unsent", window),
-            )
+            what = "is untracked: no message was sent for it, the task's apply_async, or the scheduler's, returned none"
+            log_window(logger, logging.WARNING, "window_unsent", window, what)
 
     def _warn_of_several(self, outgoing: OutgoingMessages, window: Window) -> None:
         if outgoing.several and self._logged.is_new((window.entry, "several")):
@@ -421,14 +396,6 @@ class Publishing(Scheduler):
             values, key = (job.publishes, shown(queue or "?"), shown(task)), WindowKey(entry, job.start)
             log_window(logger, logging.WARNING, "window_not_begun", key, what, *values, queue=queue, task=task)
 
-    def _producer(self) -> Any:
-        """The base's producer; None where there is no connection."""
-        try:
-            return None if self._broker_down else self.producer
-        except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
-            logger.debug("once: no producer: %s", exc)
-            return None
-
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
         channel, outgoing = getattr(producer, "channel", None), self._outgoing
@@ -467,42 +434,3 @@ class Publishing(Scheduler):
         if self._logged.is_new((name, "last_run_at")):
             extra = about("entry_not_advanced", entry=name)
             logger.error("once: entry %r: last_run_at not kept: %s", name, why, extra=extra)
-
-    # -- the broker -------------------------------------------------------------------------------------------
-
-    @cached_property
-    def connection(self) -> Any:
-        """As the base's, with publisher confirms, and never waiting for ever."""
-        self._alarm = broker.Alarm()
-        return self.app.connection_for_write(transport_options=broker.transport_options(self.app, self._alarm))
-
-    def _ensure_connected(self) -> Any:
-        # The base tries a hundred times, and nothing else happens meanwhile.
-        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-
-    def broker_ready(self) -> bool:
-        """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
-        if self._broker_down and steady() - self._broker_seen < 1.0:
-            return False
-        self.broker_trouble = broker.why_away(self.connection)
-        self._broker_seen = steady()
-        # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
-        # made, on which no confirm of an earlier message can come.
-        if self.broker_trouble or (self._alarm.was_on and not self._alarm.on):
-            self._drop_broker()
-        alive = not self.broker_trouble and not self._alarm.on
-        if alive and self._broker_down:
-            logger.warning("once: the broker answers again", extra=about("broker_back"))
-        elif not alive and not self._broker_down:
-            what = "takes no messages, since its memory or its disk is full: nothing is claimed"
-            if self.broker_trouble:
-                what = f"doesn't answer, nothing is claimed: {self.broker_trouble}"
-            logger.error("once: the broker %s", what, extra=about("broker_away"))
-        self._broker_down = not alive
-        return alive
-
-    def _drop_broker(self) -> None:
-        self.__dict__.pop("producer", None)
-        connection = self.__dict__.pop("connection", None)
-        if connection is not None:
-            broker.drop(connection)

@@ -23,7 +23,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Outage, about, guarded
 from celery_once_beat.settings import Settings, describe_app, name_broker
 from celery_once_beat.store import BeatReport, Store, check_client
 from celery_once_beat.windows import WindowKey
@@ -31,7 +31,6 @@ from celery_once_beat.wording import failure_words, shown
 
 from .claiming import CHUNK, Claiming
 from .entries import Entries
-from .garbage import uncollected
 from .guard import guard
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
@@ -87,12 +86,9 @@ class OnceSchedulerMixin(Publishing):
         #: Just before it was last polled, by ``clock.steady``.
         self._polled = steady()
         self._no_heap: list[Any] = []
-        self._store_down_since: float | None = None
         self._uncertain = False
         #: Between two tries to reach Redis or the broker.
         self._backoff = Backoff(0.5, 5.0)
-        #: Why ticks fail, and since when (``clock.steady``); '' while they don't.
-        self._failing, self._failing_since = "", 0.0
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -109,8 +105,11 @@ class OnceSchedulerMixin(Publishing):
             raise SystemExit(os.EX_CONFIG) from None
         self.clock = ServerClock()
         self.beat_id = beat_name()
-        with uncollected():
-            super().setup_schedule()
+        outage = partial(Outage, logger, owner=self.beat_id)
+        self._store_outage = outage(("store_away", "store_back"), "Redis can be used again")
+        #: Ticks fail.
+        self._failing = outage(("tick_failed", "ticks_work"), "ticks work again")
+        super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
         self.entries.parts = [module.Part(self) for module in parts("beat")]
@@ -220,16 +219,8 @@ class OnceSchedulerMixin(Publishing):
         The beat lives: it says that its ticks fail, which ``ping``, ``status``, ``doctor`` and the metrics show.
         """
         why = failure_words(error, self.store.settings.failure_text) or "an error"
-        if not self._failing:
-            self._failing_since = steady()
-        if why != self._failing:
-            self._failing = why
-            logger.error(
-                "once: a tick failed: %s. If that isn't the base scheduler's, please report it",
-                shown(error),
-                exc_info=error,
-                extra=about("tick_failed", owner=self.beat_id),
-            )
+        text = "a tick failed: %s. If that isn't the base scheduler's, please report it"
+        self._failing.begin(text, shown(error), why=why, error=error)
         self._changed = True  # its entries may not all be in force
         self.entries.restart()
         with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
@@ -244,8 +235,7 @@ class OnceSchedulerMixin(Publishing):
         # A base that reloads its schedule replaces its heap.
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
-            with uncollected():
-                self._claiming.unload_entries(self.entries.refresh(schedule, self._known_at))
+            self._claiming.unload_entries(self.entries.refresh(schedule, self._known_at))
             if not self.entries.all_loaded:
                 self.recovery.hurry()
             self.on_entries_changed()
@@ -269,22 +259,14 @@ class OnceSchedulerMixin(Publishing):
         if not self._uncertain:
             self._backoff.reset()
             if sweeps:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
-                self._store_back()
-                self._ticks_work()
+                self._store_outage.end()
+                if self._failing.lasts:
+                    self._failing.end()
+                    self.recovery.hurry()  # to say so
         if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
             self.recovery.hurry()
             return 0.0
         return delay
-
-    def _ticks_work(self) -> None:
-        if self._failing:
-            logger.warning(
-                "once: ticks work again, after %.1f s",
-                steady() - self._failing_since,
-                extra=about("ticks_work", owner=self.beat_id),
-            )
-            self._failing = ""
-            self.recovery.hurry()  # to say so
 
     def _sweep(self) -> StoreUnavailableError | None:
         """Say that this beat lives and which definitions it has; see to what is overdue.
@@ -302,7 +284,7 @@ class OnceSchedulerMixin(Publishing):
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
         check = partial(self._setup_check.check_names, self.recovery.alive)
-        steps: list[Callable[[], object]] = [partial(self._poll, source) for source in self.entries.sources[1:]]
+        steps: list[Callable[[], object]] = [partial(self._poll, source) for source in self.entries.sources]
         steps += [self.on_sweep, load, partial(self._recover, overdue)]
         steps += [*(part.work for part in self.entries.parts), check]
         for step in steps:
@@ -328,8 +310,8 @@ class OnceSchedulerMixin(Publishing):
             entries.untracked,
             __version__,
             unloaded=len(entries.unloaded()),
-            failing=self._failing,
-            failing_for=steady() - self._failing_since if self._failing else 0.0,
+            failing=self._failing.why or "",
+            failing_for=self._failing.seconds,
             left_out=entries.left_out(),
         )
 
@@ -365,7 +347,7 @@ class OnceSchedulerMixin(Publishing):
                     self._publish_owed()
                 else:
                     self._claim(self._polled_at())
-            if self._broker_down or steady() > until or not self._is_due():
+            if self.broker_outage.lasts or steady() > until or not self._is_due():
                 return
 
     def _claim(self, now: datetime) -> None:
@@ -408,27 +390,12 @@ class OnceSchedulerMixin(Publishing):
     def _store_away(self, error: OnceError) -> float:
         self.recovery.hurry()
         self._uncertain = isinstance(error, UncertainWriteError)
-        if self._store_down_since is None:
-            self._store_down_since = steady()
-            logger.error(
-                "once: nothing is claimed until Redis can be used again: %s",
-                error,
-                extra=about("store_away", owner=self.beat_id),
-            )
+        self._store_outage.begin("nothing is claimed until Redis can be used again: %s", error)
         if self._owed and self.broker_ready():  # closed at their claim: nothing of them is for the store
             with held_back():
                 self._publish_owed()
         self.entries.doubt()
         return self._backoff.next()
-
-    def _store_back(self) -> None:
-        if self._store_down_since is not None:
-            logger.warning(
-                "once: Redis can be used again, after %.1f s",
-                steady() - self._store_down_since,
-                extra=about("store_back", owner=self.beat_id),
-            )
-            self._store_down_since = None
 
     def close(self) -> None:
         """As the base's, and say that this beat ends. Celery calls it within the signal handler and once more.
@@ -455,7 +422,7 @@ class OnceSchedulerMixin(Publishing):
             return
         for part in self.entries.parts:
             part.on_close()
-        if self._store_down_since is not None:
+        if self._store_outage.lasts:
             return
         try:
             self.store.leave(self.beat_id)

@@ -21,7 +21,7 @@ from celery_once_beat.rules import find_zone, first_instant, plain_zone, spend, 
 from celery_once_beat.wording import expect, shown
 
 from .local_times import names_zone, read_time
-from .rrule import RRule
+from .rrule import RULE_FIELDS, RRule
 
 _DAY = timedelta(days=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -32,11 +32,9 @@ MOST_LEFT_OUT = 10_000
 _NUMBER = re.compile(r"[+-]?\d{1,9}", re.ASCII)
 _RULE = re.compile(r"[A-Z]+=[A-Z0-9,+\-]+(;[A-Z]+=[A-Z0-9,+\-]+)*", re.ASCII)
 #: The parts of a recurrence rule, RFC 5545, and our names for them.
-_PARTS = {
-    "FREQ": "freq", "INTERVAL": "interval", "COUNT": "count", "UNTIL": "until", "WKST": "wkst", "BYDAY": "byweekday",
-    "BYMONTH": "bymonth", "BYMONTHDAY": "bymonthday", "BYYEARDAY": "byyearday", "BYWEEKNO": "byweekno",
-    "BYSETPOS": "bysetpos",
-}  # fmt: skip
+_PARTS = {"BYDAY": "byweekday"} | {
+    name.upper(): name for name in RULE_FIELDS if name not in ("dtstart", "byeaster", "byhour", "byminute", "bysecond")
+}
 #: Rules by which a year may have many spans.
 _FREQUENT = re.compile("FREQ=(WEEKLY|DAILY)")
 #: Of the budget, for one span.

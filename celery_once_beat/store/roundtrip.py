@@ -63,15 +63,6 @@ class RoundTrip:
             nodes = self._lazy = Nodes(self._given if self._given is not None else connect(self.settings))
         return nodes
 
-    @property
-    def calls_at_once(self) -> int:
-        """How many threads may call at the same time: each takes a connection. 1 where that isn't known."""
-        try:
-            pool = getattr(self._nodes.client, "connection_pool", None)  # a cluster's client has none
-        except UNREACHABLE:  # a cluster's client asks for its nodes when it is made
-            pool = None
-        return getattr(pool, "max_connections", 1)
-
     def close(self) -> None:
         """Close the connections; the next round trip connects again."""
         nodes, self._lazy = self._lazy, None

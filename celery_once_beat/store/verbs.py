@@ -53,11 +53,6 @@ class Store:
         """Give the connections back; the next verb connects again."""
         self.trip.close()
 
-    @property
-    def calls_at_once(self) -> int:
-        """How many threads may call at the same time: ``max_connections`` of the client's options limits them."""
-        return self.trip.calls_at_once
-
     def entry_key(self, entry: str) -> str:
         """Name of the hash of ``entry``."""
         return self.keys.of_entry("entry", entry)

@@ -18,7 +18,7 @@ from celery_once_beat.windows import parse_instant
 pytestmark = pytest.mark.long
 
 SECOND = timedelta(seconds=1)
-AWAY = "beat goes on with the rows that it knows, the database can't be read"
+AWAY = "beat continues with the rows that it knows, the database can't be read"
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_database_that_may_only_be_read_for_a_while(new_shop: Callable[..., Sh
     server.execute(f"ALTER DATABASE {shop.database['NAME']} SET default_transaction_read_only = on")
     shop.worker().wait_ready()
     beat = shop.beat(IN_CONF="1")
-    beat.wait_log("beat goes on with the rows that it knows, the database can't be written: .*read-only", 60)
+    beat.wait_log("beat continues with the rows that it knows, the database can't be written: .*read-only", 60)
     shop.wait_ran("one-off", 1)
     shop.wait_ran("tick", len(shop.ran("tick")) + 3)
     assert "the database can be used again" not in beat.log
@@ -198,6 +198,6 @@ def test_a_database_that_may_only_be_read(new_shop: Callable[..., Shop]) -> None
     shop.database = {**shop.database, "NAME": f"file:{path}?mode=ro", "OPTIONS": {"uri": True}}
     beat = shop.beat(IN_CONF="1")
     shop.wait_ran("tick", 5)
-    said = "beat goes on with the rows that it knows, the database can't be written: .*readonly"
+    said = "beat continues with the rows that it knows, the database can't be written: .*readonly"
     assert len(re.findall(said, beat.log)) == 1
     assert beat.stop() == 0

@@ -384,15 +384,15 @@ def test_replicas_are_back_for_a_beat_that_wins_nothing(
     trip = scheduler.store.trip
     tick_until(scheduler, lambda: scheduler.entries.all_loaded, "the entry is loaded")
     trip.settings = replace(trip.settings, wait_replicas=1)  # the replica has gone
-    tick_until(scheduler, lambda: scheduler._store_down_since, "a claim is uncertain")
+    tick_until(scheduler, lambda: scheduler._store_outage.lasts, "a claim is uncertain")
     with pytest.raises(UncertainWriteError):
         scheduler.store.set_paused("tick", paused=True)
     for _ in range(3):
         scheduler.recovery.hurry()
         scheduler.tick()
-    assert scheduler._store_down_since, "no replica has what those ticks wrote"
+    assert scheduler._store_outage.lasts, "no replica has what those ticks wrote"
     trip.settings = replace(trip.settings, wait_replicas=0)  # as if the replica were back
-    tick_until(scheduler, lambda: not scheduler._store_down_since, "it says so")
+    tick_until(scheduler, lambda: not scheduler._store_outage.lasts, "it says so")
     assert [len(said(caplog, action)) for action in ("store_away", "store_back")] == [1, 1]
 
 
@@ -558,7 +558,7 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(
     server.kill()
     scheduler.recovery.hurry()
     scheduler.tick()
-    assert scheduler._store_down_since is not None
+    assert scheduler._store_outage.lasts
     assert messages(redis_url) == 1
 
 

@@ -172,13 +172,13 @@ def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
     """It is asked for again from the store's cursor, after its time and not before."""
     rows = loaded(rows_of(many(2)))
     row, other = rows.due(NOW + MINUTE, 10)
-    rows.put(other)
+    rows.requeue(other)
     rows.rest(row, "broken", seconds=5.0)
     assert row not in rows.unloaded()
     assert rows.next_due() == NOW + MINUTE, "the other one"
-    rows.wake(steady() + 4)
+    rows.end_rests(steady() + 4)
     assert row not in rows.unloaded()
-    rows.wake(steady() + 5)
+    rows.end_rests(steady() + 5)
     assert rows.unloaded() == [row]
     assert row.progress.known == NOW
 
@@ -191,7 +191,7 @@ def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     assert row is not None
     for reason in ("broken", "broken", "worse", "worse"):
         rows.rest(row, reason, seconds=5.0)
-        rows.wake(steady() + 60)
+        rows.end_rests(steady() + 60)
     for _ in range(2):
         rows.advance(row, NOW)
     actions = [(record.action, record.entry) for record in caplog.records]  # type: ignore[attr-defined]
@@ -206,7 +206,7 @@ def test_a_schedule_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) 
     assert rows.unloaded() == []
     assert "no idea" in caplog.text
     assert "'broken'" in caplog.text
-    rows.wake(steady() + RETRY_AFTER)
+    rows.end_rests(steady() + RETRY_AFTER)
     assert names(rows.unloaded()) == ["broken"]
 
 
@@ -267,13 +267,13 @@ def test_what_comes_later_counts_from_when_it_was_absent() -> None:
     a, b = rows.get("a"), rows.get("b")
     assert a is not None
     assert b is not None
-    assert (a.counts_from, a.absent_at) == (None, None)
-    assert (b.counts_from, b.absent_at) == (None, NOW)
+    assert (a.counts_from, a.progress.absent_at) == (None, None)
+    assert (b.counts_from, b.progress.absent_at) == (None, NOW)
     assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == [b]
     rows.refresh({"a": entry(90.0), "b": entry()}, NOW + 2 * MINUTE)
     back = rows.get("b")
     assert back is not None
-    assert back.absent_at == NOW + 2 * MINUTE
+    assert back.progress.absent_at == NOW + 2 * MINUTE
 
 
 def test_an_entry_may_say_from_where_it_counts() -> None:
@@ -284,7 +284,7 @@ def test_an_entry_may_say_from_where_it_counts() -> None:
     rows.refresh({"a": late}, NOW)
     row = rows.get("a")
     assert row is not None
-    assert (row.counts_from, row.absent_at) == (NOW - MINUTE, None)
+    assert (row.counts_from, row.progress.absent_at) == (NOW - MINUTE, None)
 
 
 def test_a_one_off_has_the_first_window_after_it_was_loaded() -> None:
@@ -637,7 +637,7 @@ def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.
             with rows.isolate(row):
                 assert row.step(NOW + SECOND) is None
                 rows.advance(row, NOW)
-        rows.wake(steady() + RETRY_AFTER)
+        rows.end_rests(steady() + RETRY_AFTER)
     assert rows.left_out() == left_out
     quiet = Entries("beat", replace(SETTINGS, failure_text="type"), TASKS)
     quiet.refresh({"": entry()})
@@ -736,12 +736,12 @@ def test_an_entry_that_left_is_forgotten() -> None:
     table = many(4)
     rows = loaded(rows_of(table))
     out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
-    rows.put(waits)
+    rows.requeue(waits)
     rows.rest(rests, "broken", seconds=5.0)
     rows.refresh({})
-    rows.put(out)
+    rows.requeue(out)
     rows.advance(out, NOW + MINUTE)
-    rows.wake(steady() + 60)
+    rows.end_rests(steady() + 60)
     assert rows.next_due() is None
     assert rows.unloaded() == []
     assert rows.due(NOW + 999 * MINUTE, 10) == []
@@ -757,7 +757,7 @@ def test_a_rest_is_of_one_definition(every: float) -> None:
     rows.refresh({"a": entry(every)})
     assert rows.unloaded() == ([] if every == 60.0 else [rows.get("a")])
     assert rows.next_due() is None, "a rest isn't for a tick to end"
-    rows.wake(steady() + 30)
+    rows.end_rests(steady() + 30)
     assert rows.unloaded() == [rows.get("a")]
 
 

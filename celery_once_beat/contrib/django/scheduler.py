@@ -19,10 +19,9 @@ from django.db import close_old_connections
 from django.db.utils import DatabaseError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
-from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin
-from celery_once_beat.clock import steady
+from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin, log_left_out
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Outage, about, guarded
 from celery_once_beat.store import EntryAccount, Lookup, RowSeen, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
@@ -45,14 +44,16 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     base_is_fit = True
     _schedule: dict[str, Any] | None
 
+    #: It was built lazily: it only shows the rows.
+    _only_shows = True
+    _database: Database
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._database: Database | None = None
         self._one_offs: list[BeatEntry] = []
         #: Those of them that are named in the log, since their time is past and they never ran.
         self._passed: set[BeatEntry] = set()
         #: Names of entries whose rows weren't theirs at the last sweep, by what the store says.
         self._waiting: set[str] = set()
-        self._database_away_since: float | None = None
         #: Whether it is known which rows were switched off, deleted or renamed while no beat ran.
         self._caught_up = False
         super().__init__(*args, **kwargs)
@@ -61,10 +62,13 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """As the mixin's; what is to be written, and all reading, is left to a thread."""
         assert self.max_interval is not None  # the base has a default
         tables = Tables(self.Model, self.Changes, self.Entry)
+        self._only_shows = False
         self._database = Database(tables, self.all_as_schedule, self._write, self.max_interval)
         super().setup_schedule()
+        actions, over = ("database_away", "database_back"), "the database can be used again"
+        self._outage = Outage(logger, actions, over, owner=self.beat_id)
         self._source = RowSource(self.entries, self.clock)
-        self.entries.sources[0] = self._source
+        self.entries.scheduled = self._source
         self._database.start()
 
     # -- the rows ---------------------------------------------------------------------------------------------
@@ -80,7 +84,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def all_as_schedule(self) -> dict[str, Any]:
         """Return all enabled rows as entries. Asks the database, writes nothing; raises DatabaseUnavailableError."""
-        if self._database is None:
+        if self._only_shows:
             close_old_connections()  # who shows the rows asks from any thread, whose last connection may have died
         rows = self.enabled_models_qs()
         try:
@@ -98,12 +102,12 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def schedule(self) -> dict[str, Any]:  # type: ignore[override]  # as the base's, which can't be set either
         """The entries that this beat knows; asks the database only where it was built lazily."""
         if self._schedule is None:
-            self._schedule = self.all_as_schedule() if self._database is None else {}
+            self._schedule = self.all_as_schedule() if self._only_shows else {}
         return self._schedule
 
     def update_from_dict(self, dict_: dict[str, Any]) -> None:
         """Make rows of entries, as the base does, before they are read the next time."""
-        if self._database is not None:
+        if not self._only_shows:
             self._database.write(dict_)
             return
         for name, fields in dict_.items():
@@ -116,17 +120,17 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         except _AWAY:
             raise
         except Exception as exc:  # noqa: BLE001  # whatever a user's entry raises
-            logger.error(
-                "once: entry %s is left out: %s", shown(name), shown(exc), extra=about("entry_wrong", entry=name)
-            )
+            log_left_out(name, shown(exc))
 
     # -- the tick ---------------------------------------------------------------------------------------------
 
     def poll_schedule(self) -> datetime | None:
         """Take what the thread has read."""
-        assert self._database is not None
         self._database.wait_if_stood_still()
-        self._log_database_trouble(self._database.trouble)
+        if self._database.trouble:
+            self._outage.begin("beat continues with the rows that it knows, the database %s", self._database.trouble)
+        else:
+            self._outage.end()
         seen = self._database.seen
         if seen is None:
             return None
@@ -140,28 +144,12 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         self._one_offs = [entry for entry in self.entries if not entry.stored and entry.source.model.one_off]
         self._passed.intersection_update(self._one_offs)
 
-    def _log_database_trouble(self, trouble: str) -> None:
-        if trouble and self._database_away_since is None:
-            self._database_away_since = steady()
-            logger.error(
-                "once: beat goes on with the rows that it knows, the database %s",
-                trouble,
-                extra=about("database_away", owner=self.beat_id),
-            )
-        elif not trouble and self._database_away_since is not None:
-            logger.warning(
-                "once: the database can be used again, after %.1f s",
-                steady() - self._database_away_since,
-                extra=about("database_back", owner=self.beat_id),
-            )
-            self._database_away_since = None
-
     def _catch_up(self) -> None:
         """Find rows that were switched off, deleted or renamed while no beat ran; raises StoreUnavailableError.
 
         From now on this beat runs without them: windows of that time don't count, whoever switches them on again.
         """
-        if self._caught_up or self._database is None or self._database.seen is None:
+        if self._caught_up or self._database.seen is None:
             return
         self.unload(Lookup(self.store).left_rows(self.schedule))
         self._caught_up = True
@@ -202,14 +190,13 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             elif seen.cursor is not None:
                 entry.progress.pause = seen.pause
                 if entry.counts_from is None:
-                    came_at = entry.came_at or entry.source.edited_at
-                    entry.set_first_seen(max(came_at, seen.cursor), entry.absent_at)
+                    came_at = entry.progress.came_at or entry.source.edited_at
+                    entry.set_first_seen(max(came_at, seen.cursor), entry.progress.absent_at)
         if away is not None:
             raise away
 
     def _is_spent_by(self, entry: BeatEntry, old: str) -> bool:
         """Whether a one-off has had its window by its old name: it is disabled."""
-        assert self._database is not None
         if not entry.source.model.one_off:
             return False
         try:
@@ -237,7 +224,6 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def _see_to_one_offs(self) -> None:
         """Disable one-offs whose window has its outcome. Until then their rows are needed to recover it."""
-        assert self._database is not None
         for entry in self._one_offs:
             if entry not in self._passed and _is_passed(entry):
                 self._passed.add(entry)
@@ -246,7 +232,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                     "give it a time that is to come",
                     entry.name,
                     entry.source.model.clocked.clocked_time,
-                    entry.since,
+                    entry.progress.since,
                     extra=about("row_passed", entry=entry.name, owner=self.beat_id),
                 )
         spent = [
@@ -265,7 +251,6 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def _spend(self, entry: BeatEntry, since: datetime, name: str) -> bool:
         """Disable a one-off that has had its window by ``name``; False where it was enabled again since."""
-        assert self._database is not None
         if not entry.one_off:  # a clocked row has one time, however often it is enabled
             self._database.disable(entry.source, lambda: True)
             return True
@@ -290,17 +275,17 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def on_published(self, entry: BeatEntry, window: Window, *, again: bool) -> None:
         """Have it written, at the next ``sync``, which window of the row ran."""
-        if not again and self._database is not None:
+        if not again and not self._only_shows:
             self._database.ran(entry.source.model.pk, window.start - entry.offset)
 
     def sync(self) -> None:
         """Have it written which rows ran, and when; doesn't wait for it."""
-        if self._database is not None:
+        if not self._only_shows:
             self._database.flush()
 
     def on_close(self) -> None:
         """Write what is left to be."""
-        if self._database is not None:
+        if not self._only_shows:
             self._database.stop()
 
 
@@ -336,11 +321,11 @@ def _has_had_its_window(entry: BeatEntry, old: EntryAccount) -> bool:
 
 def _is_spent(entry: BeatEntry) -> bool:
     """Whether a one-off has had its window, by what this beat knows."""
-    if entry.cursor is None or entry.since is None or entry.next is not None:
+    if entry.cursor is None or entry.progress.since is None or entry.next is not None:
         return False
     clocked = entry.source.model.clocked
     if clocked is None:
-        return entry.cursor > entry.since
+        return entry.cursor > entry.progress.since
     # One that hasn't run counts from just before its time: if it doesn't, its time was moved to where the entry's
     # windows had been looked at already, and it never ran.
     return entry.cursor >= instant(clocked.clocked_time) and not _is_passed(entry)
@@ -351,6 +336,6 @@ def _is_passed(entry: BeatEntry) -> bool:
     counts_from = entry.source.counts_from
     return (
         counts_from is not None
-        and entry.since is not None
-        and entry.since > instant(entry.source.model.clocked.clocked_time)
+        and entry.progress.since is not None
+        and entry.progress.since > instant(entry.source.model.clocked.clocked_time)
     )

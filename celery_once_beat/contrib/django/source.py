@@ -33,11 +33,11 @@ class RowSource(ScheduleSource):
     def set_first_seen(self, entry: BeatEntry, old: BeatEntry | None) -> None:
         """Count it from when its row came: nothing from before that runs."""
         super().set_first_seen(entry, old)
-        if entry.came_at is None and entry.absent_at is not None:
-            self._date(entry, entry.absent_at)
+        if entry.progress.came_at is None and entry.progress.absent_at is not None:
+            self._date(entry, entry.progress.absent_at)
         if self.is_replaced(entry):
             # Neither what the row before ran counts for it, nor what that owed. All beats take the same moment.
-            entry.set_first_seen(entry.came_at, entry.source.edited_at)
+            entry.set_first_seen(entry.progress.came_at, entry.source.edited_at)
 
     def _date(self, entry: BeatEntry, absent_at: datetime) -> None:
         """Say when an entry came that wasn't there at ``absent_at``, as exactly as is known, and not before that."""

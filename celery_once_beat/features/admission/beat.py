@@ -42,24 +42,17 @@ class Part(BeatPart):
         super().__init__(beat)
         self._store: Store = beat.store
         self._limits = beat.store.settings.limits
-        #: Entries whose windows may have to wait.
-        self._may_wait: set[str] = set()
         #: Whether windows waited at the last sweep, and until when others may have to that were claimed since.
         self._some_wait = False
         self._some_may_wait_until = 0.0
         self._next = 0.0
         self._logged = Logged(math.inf)
 
-    def on_made(self, entries: Iterable[BeatEntry]) -> None:
-        """Note which of them may have to wait."""
-        for entry in entries:
-            waits = may_wait(entry, self._store.settings, self._beat.app.tasks.get(entry.source.task))
-            (self._may_wait.add if waits else self._may_wait.discard)(entry.name)
-
     def on_claimed(self, entries: Iterable[BeatEntry]) -> None:
         """Look for a while, if they may have to wait."""
-        if not self._may_wait.isdisjoint(entry.name for entry in entries):
-            self._some_may_wait_until = steady() + 2 * self._store.settings.recovery_interval
+        settings, tasks = self._store.settings, self._beat.app.tasks
+        if any(may_wait(entry, settings, tasks.get(entry.source.task)) for entry in entries):
+            self._some_may_wait_until = steady() + 2 * settings.recovery_interval
 
     def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Ask for free slots."""

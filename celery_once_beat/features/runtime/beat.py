@@ -22,7 +22,6 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.entry import BeatEntry
-from celery_once_beat.beat.garbage import uncollected
 from celery_once_beat.beat.guard import guard
 from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.beat.schedule import LoadedSchedule, silence
@@ -248,8 +247,7 @@ class Defined(Source):
         left = list(self._to_read)
         away: StoreUnavailableError | None = None
         for position in range(0, len(left), _CHUNK):
-            with uncollected():
-                away = self._read_chunk(left[position : position + _CHUNK], made, gone) or away
+            away = self._read_chunk(left[position : position + _CHUNK], made, gone) or away
             if steady() > until:
                 break
         self._begun = self._begun or self.all_read
