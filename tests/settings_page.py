@@ -13,7 +13,7 @@ from celery_once_beat.options import FIELDS, ROWS, EntryOptions, Options
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 #: A line that begins a section, or the comment above a row and its name.
-_SOURCE = re.compile(r"^    # -- (.+)\n|((?:^    #: .+\n)+)^    (\w+): .+ = row\(", re.MULTILINE)
+_SOURCE = re.compile(r"^    # -- (.+)\n|((?:^    #: .+\n)+)^    (\w+): .+ = \w*row\(", re.MULTILINE)
 
 
 def fill(page: str) -> str:

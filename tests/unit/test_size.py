@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_964,
+    "Python": 18_889,
     "Lua": 1_780,
     "the largest module": 429,
     "tests": 45_690,
