@@ -26,8 +26,8 @@ MOST = {
     "Lua": 1_780,
     "the largest module": 429,
     "tests": 45_690,
-    "words of README": 900,
-    "words of docs": 24_092,
+    "words of README": 895,
+    "words of docs": 23_999,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
