@@ -330,7 +330,7 @@ class Options:
     #: at most 5: how often each beat sweeps: it reports that it is alive, and reads overdue windows, orders and changes
     recovery_interval: float = row(2.0, check_seconds(0.1, 5.0))
 
-    #: False: none of the [fast ways](scaling.md#fast-ways) is taken, to find out whether one is at fault
+    #: False: no [fast path](scaling.md#fast-path), to find out whether it is at fault
     fast: bool = row(True, check_choice(True, False))
 
     # -- What runs late

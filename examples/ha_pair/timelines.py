@@ -28,7 +28,7 @@ from celery_once_beat.windows import Window
 
 from .app import app
 from .ledger import Event
-from .stage import BEATS, WORKERS, FailedError, Stage
+from .stage import BEATS, WORKERS, Stage
 from .telling import Act
 from .timeline import draw
 from .verdict import Verdict
@@ -122,13 +122,11 @@ class _Stage(Stage):
         starts = [event for event in self.events if event.entry == "report" and event.kind == "start"]
         return starts[-1] if starts and MIDDLE[0] < time.time() - starts[-1].at < MIDDLE[1] else None
 
-    def check(self, until: float) -> None:
-        """Raise FailedError unless each window that was claimed until then has finished once."""
+    def settled(self, until: float) -> bool:
+        """Whether each window that was claimed until then has finished once."""
         claimed = {event.window for event in self.events if event.kind == "claimed" and event.at < until}
         finished = Counter(event.window for event in self.events if event.kind == "finish")
-        odd = [str(window) for window in claimed if finished[window] != 1]
-        if odd:
-            raise FailedError(f"expected each window to finish once, which isn't so: {', '.join(odd)}")
+        return all(finished[window] == 1 for window in claimed)
 
 
 def _knows_all(sentinel: redis.Redis) -> bool:
@@ -184,7 +182,7 @@ def play(name: str, directory: Path) -> str:
         victim = story(stage)
         (at,) = (act.at for act in recorder.told if isinstance(act, Act) and (act.kind, act.who) == ("killed", victim))
         stage.until(lambda: time.time() > at + after + 1, "what follows")
-        stage.check(until=at + after - 3)
+        stage.until(lambda: stage.settled(at + after), "each window to finish once")
     finally:
         stage.end()
     return draw(recorder.told, lanes, victim, at, before, after)

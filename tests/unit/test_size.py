@@ -27,7 +27,7 @@ MOST = {
     "the largest module": 429,
     "tests": 45_690,
     "words of README": 895,
-    "words of docs": 23_999,
+    "words of docs": 23_975,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
