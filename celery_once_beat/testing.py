@@ -165,11 +165,10 @@ def executing(task: Task[Any, Any], window: Window) -> Iterator[Window]:
     with embedded_store(), mock.patch.object(itself, "request_stack", requests):
         _task_stack.push(itself)
         requests.push(Context())
-        running = Running(itself, requests.top)
         try:
-            yield execution.window
+            with Running(itself, requests.top):
+                yield execution.window
         finally:
-            running.end()
             requests.pop()
             _task_stack.pop()
 

@@ -212,7 +212,7 @@ _CONSTANTS = {
     "MOST_WAITING": str(MOST_WAITING),
     "STATES": _table(STATES),
     "FAILED_AS": _table(FAILED_AS),
-    "ENDED_BY_RULE": _table(ENDED_BY_RULE),
+    "BY_RULE": _table(ENDED_BY_RULE),
 }
 #: Where the Lua is: the package.
 _LUA = files(__package__.partition(".")[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .current import Running
 from .notes import notes_of
-from .task import OnceTask, check_tasks, current_window
+from .starting import check_tasks
+from .task import OnceTask, current_window
 
 __all__ = ("OnceTask", "Running", "check_tasks", "current_window", "notes_of")

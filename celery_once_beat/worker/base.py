@@ -72,16 +72,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import log_window
-from celery_once_beat.store import (
-    Again,
-    Begun,
-    Ending,
-    Finished,
-    Renewal,
-    Stale,
-    Store,
-    raised,
-)
+from celery_once_beat.store import Again, Begun, Ending, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import BodyContext, Window, key_of
 from celery_once_beat.wording import failure_words, printable
 

@@ -32,6 +32,13 @@ class Running:
         _carried.set(TaskCall(task, request))
         _running.add(self)
 
+    def __enter__(self) -> None:
+        """It runs already."""
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.end()
+
     def end(self) -> None:
         """Carry again what was carried before."""
         _running.discard(self)

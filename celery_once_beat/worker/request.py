@@ -25,14 +25,7 @@ from celery_once_beat.identity import delivery_name, execution_name, worker_name
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import Begun, Closed, Confirmed, Ending, Finished, Stale, Store
-from celery_once_beat.windows import (
-    Window,
-    WindowKey,
-    check_retry,
-    decode_headers,
-    find_among,
-    key_of,
-)
+from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, key_of
 from celery_once_beat.wording import failure_words, printable
 
 from .base import lease_of

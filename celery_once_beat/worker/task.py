@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery, Task
+from celery import Task
 from celery.concurrency import ALIASES  # type: ignore[attr-defined]  # celery-types lacks it
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
-from celery.signals import beat_init, before_task_publish, celeryd_after_setup
+from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import Logged, about, guarded
-from celery_once_beat.options import TASK_CHECKS, TaskOptions, check_among
+from celery_once_beat.options import TaskOptions
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store, check_client, make_of_executions, store_of
+from celery_once_beat.store import store_of
 from celery_once_beat.windows import (
     PUT_BACK,
     BodyContext,
@@ -43,7 +41,6 @@ from celery_once_beat.windows import (
     find_headers,
     without_window,
 )
-from celery_once_beat.wording import did_you_mean, shown
 
 from .base import close_unrun, context_class
 from .current import Running, carried_call, current_call, may_be_called
@@ -65,9 +62,6 @@ else:
 
 #: Logged already: names of tasks that were sent with another task's headers, and "STARTED" while it can't be stored.
 _logged = Logged()
-
-#: Seconds after which a stock beat looks again whether there are others.
-_OTHERS_LOOKED_FOR = 30.0
 
 
 class OnceTask(TaskMethods, TaskOptions, _Task):
@@ -217,11 +211,8 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
         if self._once_track_started and not request.is_eager:
             self._store_started(request)
-        running = Running(self, request)
-        try:
+        with Running(self, request):
             result = self._run_in_context(request, body)
-        finally:
-            running.end()
         if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
             if is_awaited_by_pool(result):
                 return self._await_body(request, result)
@@ -231,14 +222,11 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
     async def _await_body(self, request: Any, body: Coroutine[Any, Any, Any]) -> Any:
         """Await what the body has returned, in the pool's event loop, as :meth:`_run_body` has called it."""
-        running = Running(self, request)
-        try:
-            context = self._context_of(request)
+        context = self._context_of(request)
+        with Running(self, request):
             with context:
                 return await body
             return context.result
-        finally:
-            running.end()
 
     def _run_in_context(self, request: Any, body: Callable[[], Any]) -> Any:
         """Call the body in its context, which may end it, and say with what result."""
@@ -395,54 +383,12 @@ def _headers_of(request: Any) -> dict[str, object]:
     return headers if headers.get("once_id", str(request.id)) == str(request.id) else {}
 
 
-#: The attributes that a task may set.
-_KNOWN = [*TASK_CHECKS, "once_closes_windows"]
-
-
-def check_tasks(app: Celery) -> list[OnceTask]:
-    """Return the OnceTasks of ``app``; raises SettingError if one sets ``window`` or a wrong attribute."""
-    tasks = [task for task in app.tasks.values() if isinstance(task, OnceTask)]
-    settings = Settings.from_app(app, connects=False) if tasks else Settings()
-    for task in tasks:
-        _check_task(task)
-        limit = _attribute(task, "once_limit")
-        if limit is not None:
-            check_among("limits", f"task {task.name!r}, once_limit", limit, settings)
-    return tasks
-
-
 def _never_awaited(task: OnceTask) -> SettingError:
     return SettingError(
         f"task {task.name!r}: found an async def, which Celery doesn't await, expected a plain function; in it call "
         "asgiref.sync.async_to_sync(the async def)(…). Where the workers' pool awaits it, name that in worker_pool, or "
         "in the environment's CELERY_CUSTOM_WORKER_POOL, for beats too"
     )
-
-
-def _check_task(task: OnceTask) -> None:
-    for base in type(task).__mro__:
-        if base is OnceTask:
-            break
-        if "window" in vars(base):
-            raise SettingError(
-                f"task {task.name!r}: {base.__name__} defines 'window', which is where OnceTask puts the window; "
-                "rename it"
-            )
-        for name in vars(base):
-            if name.startswith("once_") and name not in _KNOWN:
-                raise SettingError(
-                    f"task {task.name!r}, {name}: there is no such attribute{did_you_mean(name, _KNOWN)}"
-                )
-    for name, check in TASK_CHECKS.items():
-        check(f"task {task.name!r}, {name}", _attribute(task, name))
-
-
-def _attribute(task: OnceTask, name: str) -> Any:
-    """Return what a task sets; raises SettingError where a property of its class raises."""
-    try:
-        return getattr(task, name)
-    except Exception as exc:
-        raise SettingError(f"task {task.name!r}, {name}: can't be read: {shown(exc)}") from exc
 
 
 def _wrap(held: Any, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> Callable[..., Any]:
@@ -507,72 +453,3 @@ def _first_begun(request: Any) -> datetime:
 
 def _always() -> bool:
     return True
-
-
-@celeryd_after_setup.connect(weak=False)
-def _start_worker(instance: Any, **_: Any) -> None:
-    """A worker with a wrong setting or task says so at its start, not at its first window.
-
-    The import makes it hear of messages that no task sees, even if it has no OnceTask yet.
-    """
-    from .request import request_class  # noqa: PLC0415  # only a worker needs it
-
-    with _ending_if_wrong():
-        check_client(Settings.from_app(instance.app))
-        tasks = check_tasks(instance.app)
-        for task in tasks:
-            request_class(task)
-    if tasks:
-        make_of_executions()
-
-
-@beat_init.connect(weak=False)
-def _start_beat(sender: Any, **_: Any) -> None:
-    """A beat with a wrong task says so at its start, and stock beat is warned of where others claim windows.
-
-    It sends what they claim once more: it looks well, and everything runs twice. Alone it is what somebody wants who
-    has gone back to it.
-    """
-    with _ending_if_wrong():
-        check_tasks(sender.app)
-    if not getattr(sender.scheduler, "claims_windows", False):
-        threading.Thread(target=_warn_of_others, args=[sender], name="once-others", daemon=True).start()
-
-
-def _warn_of_others(service: Any) -> None:
-    """Warn a stock beat once others claim windows beside it: they may have started at the same time, or days later."""
-    stopped = service._is_stopped  # noqa: SLF001  # Celery's, an Event; nothing else says that a beat has ended
-    others = _beats_that_claim(service.app)
-    while others == 0 and not stopped.wait(_OTHERS_LOOKED_FOR):
-        others = _beats_that_claim(service.app) or 0
-    if others == 0:
-        return
-    logger.warning(
-        "once: this beat runs %s, which sends each window once more than %s: start it with -S once, or set "
-        "beat_scheduler = 'once'",
-        type(service.scheduler).__name__,
-        "any beats that claim windows" if others is None else f"the {others} that claim windows",
-        extra=about("scheduler_stock"),
-    )
-
-
-def _beats_that_claim(app: Any) -> int | None:
-    """How many beats claim windows now; None if Redis doesn't say."""
-    try:
-        store = Store(Settings.from_app(app))
-        try:
-            return len(store.beats())
-        finally:
-            store.close()
-    except OnceError:
-        return None
-
-
-@contextmanager
-def _ending_if_wrong() -> Iterator[None]:
-    """End the process with one line and status 78, which supervisors don't restart."""
-    try:
-        yield
-    except SettingError as exc:
-        logger.critical("once: %s", exc, extra=about("setting_wrong"))
-        raise SystemExit(os.EX_CONFIG) from None

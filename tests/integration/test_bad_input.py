@@ -19,7 +19,7 @@ from celery_once_beat import OnceTask
 from celery_once_beat.errors import SettingError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
-from celery_once_beat.worker import check_tasks, task
+from celery_once_beat.worker import check_tasks, starting
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
 
 def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that starts and stops beats has no thread of those that have stopped; Redis isn't asked for them."""
-    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
+    monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
 
     def looks() -> list[Thread]:
         return [thread for thread in enumerate_threads() if thread.name == "once-others"]
@@ -140,10 +140,10 @@ def test_a_forgotten_stock_beat_is_warned_of(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may have run alone for days when the first beats that claim windows are deployed beside it."""
-    monkeypatch.setattr(task, "_OTHERS_LOOKED_FOR", 0.02)
+    monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
     app = Celery("stock", broker=redis_url, set_as_current=False)
     service = Service(app, scheduler_cls=Scheduler)
-    looks = Thread(target=task._warn_of_others, args=[service], daemon=True)
+    looks = Thread(target=starting._warn_of_others, args=[service], daemon=True)
     with redis.Redis.from_url(redis_url) as client:
 
         def accepted() -> int:

@@ -19,10 +19,8 @@
 -- include: end_rules, ends, entry, run, wait, window
 -- hooks: before_begin, lost_turn, on_begin
 
-if NOW_ONLY then -- only then is the window's span read
-  if elsewhen() then
-    return {'elsewhen', int(NOW)}
-  end
+if NOW_ONLY and elsewhen() then
+  return {'elsewhen', int(NOW)}
 end
 
 entry = read_entry()
@@ -42,7 +40,7 @@ local function refuse(...)
   return {...}
 end
 
-if kind == 'done' and owner == OWNER and ENDED_BY_RULE[number] then
+if kind == 'done' and owner == OWNER and BY_RULE[number] then
   return {'closed', number} -- the reply to the begin that closed it was lost
 end
 -- By order the window has another message: the schedule's is a late copy.
