@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery.app.task import Context
@@ -106,36 +106,21 @@ def is_awaited_by_pool(result: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
 
 
 def traced(tracer: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
-    """Trace a task by Celery's ``tracer``, and then record the end of its window, if its message is one's.
-
-    A soft time limit that is reached when the task has ended concerns nobody any more.
-    """
+    """Trace a task by Celery's ``tracer``, and then record the end of its window, if its message is one's."""
     if not request or find_among(request, request.get("headers")) is None:
         return tracer(uuid, args, kwargs, request)
-    trace, ended = Trace(request, args, kwargs), []
-
-    def run() -> Any:
-        token = _carried.set(trace)
-        try:
-            ended.append(tracer(uuid, args, kwargs, trace.fields))
-        finally:
-            _carried.reset(token)
-        return ended[0]
-
-    try:
-        return run_and_close(trace, run)
-    except SoftTimeLimitExceeded:
-        if not ended:
-            raise
-        return ended[0]
+    trace = Trace(request, args, kwargs)
+    return run_and_close(trace, partial(tracer, uuid, args, kwargs, trace.fields))
 
 
 def run_and_close(trace: Trace, run: Callable[[], Any]) -> Any:
     """Call ``run``; then record the end of the window that was executed in it, if there was one.
 
-    If Celery fails the task although its body returned, the window has failed too.
+    If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
+    after the task has ended concerns nobody any more.
     """
-    outer, result, raised = _here.trace, None, None
+    outer, token = _here.trace, _carried.set(trace)
+    ended, result, raised = False, None, None
 
     def close() -> None:
         for execution in trace.executions:
@@ -145,15 +130,18 @@ def run_and_close(trace: Trace, run: Callable[[], Any]) -> Any:
     try:
         try:
             result = run()
+            ended = True
         except BaseException as exc:
             raised = exc
             raise
         finally:
             _here.trace = outer
+            _carried.reset(token)
             close()
-    except BaseException:
+    except BaseException as exc:
         close()  # it continues where it was
-        raise
+        if not (ended and trace.message and isinstance(exc, SoftTimeLimitExceeded)):
+            raise
     finally:
         raised = None  # else it and this frame would hold each other
     return result
