@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 PREFIX = "once_beat_"
 #: After this many seconds without a heartbeat a beat counts as gone.
 BEAT_TTL = 15.0
-#: Seconds after which a worker counts as gone; it says every ``WORKER_SAYS`` seconds that it lives.
-WORKER_TTL, WORKER_SAYS = 30.0, 10.0
+#: Seconds after which a worker counts as gone; it reports every ``WORKER_REPORTS`` seconds.
+WORKER_TTL, WORKER_REPORTS = 30.0, 10.0
 #: Where the heartbeat file's path is if no setting says it: it is the machine's, and the app runs on several.
 _HEARTBEAT_FILE = "ONCE_BEAT_HEARTBEAT_FILE"
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")

@@ -10,7 +10,7 @@ The states of an execution
 --------------------------
 ::
 
-    asked ── Begun ──> running ── the body ends ──> ended ── the store is told ──> recorded
+    asked ── Begun ──> running ── the body ends ──> ended ── the store knows it ─> recorded
       │                   │                           │
       │                   ├── a retry has the window ─────────────────────────────> recorded
       v                   v                           v
@@ -185,7 +185,7 @@ class WindowExecution(ABC):
                 self.lose()
 
     def ending(self, outcome: str, failure: str = "", again_after: float | None = None) -> Ending:
-        """Return what the store is to be told. While that is on its way another may begin, so the lease isn't held."""
+        """Return the end as the store is to record it. From now on another may begin, so the lease isn't held."""
         assert self.lease is not None
         self.lease.end()
         fence = self.lease.renewal.fence

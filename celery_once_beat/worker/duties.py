@@ -1,7 +1,7 @@
 """What a worker's main process does every so often: one thread, with a store of its own, as that of ``errands``.
 
-The core's only duty: the worker says that it lives, and which queues it consumes, so that beats publish nothing again
-that nobody would get. What ``add_consumer`` and ``cancel_consumer`` change is said the next time.
+The core has one duty: the worker reports that it lives, and which queues it consumes. So beats publish nothing again
+that nobody would get. A change by ``add_consumer`` or ``cancel_consumer`` is in the next report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.features import hooks
 from celery_once_beat.identity import worker_name
 from celery_once_beat.logs import Logged, about, guarded
-from celery_once_beat.settings import WORKER_SAYS, Settings, name_broker
+from celery_once_beat.settings import WORKER_REPORTS, Settings, name_broker
 from celery_once_beat.store import Store
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ logger = guarded(get_logger(__name__))
 
 #: Seconds until the next try, if one was in vain. What waited while Redis was away is soon published again.
 _AGAIN = 1.0
-#: Most queues that are named; of more it is said that there are more.
+#: Most queues that are named; ``-`` stands for the others.
 _MOST = 200
 
 #: Returns after how many seconds it is due again; None: not any more.
@@ -81,7 +81,7 @@ class Duties:
             store.close()
 
     def _log(self, duty: Duty, exc: Exception) -> None:
-        """Say once what only people can mend."""
+        """Log once what only people can mend."""
         lasts = isinstance(exc, OnceError) and not isinstance(exc, StoreUnavailableError)
         log = logger.warning if lasts and self._logged.is_new(duty, str(exc)) else logger.debug
         log("once: this worker can't say what it does: %s", exc, extra=about("consumed_unsaid", owner=self._owner))
@@ -96,7 +96,7 @@ def start_duties(consumer: Any) -> None:
     if consumer in _duties:
         return
     duties = _duties[consumer] = Duties(consumer.app, worker_name(consumer.hostname))
-    duties.add(partial(say_consumed, ref(consumer)))
+    duties.add(partial(report_queues, ref(consumer)))
     for hook in hooks("worker", "on_consumer"):
         hook(consumer, duties)
     duties.start()
@@ -108,8 +108,8 @@ def _stop(**_: Any) -> None:
         duties.stop()
 
 
-def say_consumed(of: ref[Any], store: Store) -> float | None:
-    """Say which queues a consumer of Celery's consumes."""
+def report_queues(of: ref[Any], store: Store) -> float | None:
+    """Report which queues a consumer of Celery's consumes."""
     consumer = of()
     if consumer is None:
         return None
@@ -118,4 +118,4 @@ def say_consumed(of: ref[Any], store: Store) -> float | None:
         return _AGAIN
     named = queues if len(queues) <= _MOST else [*queues[:_MOST], "-"]
     store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
-    return WORKER_SAYS
+    return WORKER_REPORTS

@@ -70,7 +70,7 @@ class Errands:
     def _see_through(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float) -> None:
         try:
             see_through(lambda: send(self._own_store()), seconds, unrecorded)
-        except Exception as exc:  # noqa: BLE001  # whatever one raises, it is said
+        except Exception as exc:  # noqa: BLE001  # whatever it is, it is logged
             unrecorded(OnceError(repr(exc)))
 
 

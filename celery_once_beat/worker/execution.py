@@ -1,4 +1,4 @@
-"""A task's execution of a window: what ``base`` says, for one delivery of a message.
+"""A task's execution of a window, for one delivery of a message; ``base`` describes its states.
 
 A refused copy raises Ignore, which leaves no trace in the result. If the store doesn't answer, the message is put back
 and comes again. A window is handed over to a retry before the retry's message is published, since another worker may
@@ -167,7 +167,7 @@ class Execution(WindowExecution):
             raise
         if self.state == "lost":
             raise Ignore("stale")  # retry() makes a Reject of it, which ends the body
-        return publish()  # even if the store couldn't be told: the retry finishes the window
+        return publish()  # even if the store didn't answer: the retry finishes the window
 
     def _hand_over(self, retry: int, delay: float) -> None:
         assert self.lease is not None

@@ -91,7 +91,7 @@ class Lease:
 
 
 class End:
-    """How an execution ended, until that is recorded; ``answered`` gets what the store says, or why it can't."""
+    """How an execution ended, until that is recorded; ``answered`` gets the store's reply, or the error."""
 
     def __init__(self, lease: Lease, ending: Ending, answered: Callable[[Recorded], None]) -> None:
         self.lease = lease
@@ -168,7 +168,7 @@ class Leases:
         return [end for end in self._ends.copy() if end.due <= latest]
 
     def _answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
-        """Take note of what the store says. An end that it couldn't record is tried again for as long as a lease."""
+        """Take note of the store's replies. An end that it couldn't record is sent again, for as long as a lease."""
         for end, reply in zip(ends, replies, strict=True):
             if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
                 end.due = steady() + min(_AGAIN, end.lease.renewal.lease / 10)

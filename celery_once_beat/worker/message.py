@@ -23,7 +23,7 @@ _PROPERTIES = (
     "type",
     "app_id",
 )
-#: Headers of this delivery alone: kombu has decompressed the body, and RabbitMQ says how the message came here.
+#: Headers of this delivery alone: kombu has decompressed the body, and RabbitMQ adds how the message came here.
 _LEFT_OUT = re.compile(r"(compression|x-(first-|last-)?death|x-delivery-count|x-acquired-count)")
 
 

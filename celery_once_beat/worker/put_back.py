@@ -110,7 +110,7 @@ def _send(task: OnceTask, request: Any, countdown: float, note: dict[str, int]) 
 
 
 class _AsItCame:
-    """A producer whose first message is one that came: Celery says where it goes, and how it is delayed."""
+    """A producer whose first message is one that came. Celery decides where it goes, and how it is delayed."""
 
     def __init__(self, producer: Any, message: dict[str, Any]) -> None:
         self._producer = producer
@@ -129,7 +129,7 @@ class _AsItCame:
 
 
 def times_put_back(request: Any) -> int:
-    """Return how often this message was put back; 0 if the header says nothing that can be."""
+    """Return how often this message was put back; 0 if the header has no such number."""
     times = (find_among(vars(request), request.headers) or {}).get(PUT_BACK)
     return times if type(times) is int and 0 <= times <= _MOST_TIMES else 0
 

@@ -1,6 +1,6 @@
 """A worker's main process records the ends of windows whose task can't: it was killed, or never saw the message.
 
-The main process runs an event loop. So a thread sends what the store is told (``errands``).
+The main process runs an event loop. So a thread sends this to the store (``errands``).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     """A message was discarded since this worker doesn't know its task: beats were deployed before it, for example.
 
     Its window would wait for ``start_timeout``. Now it is published again soon, and may meet another worker. An
-    untracked one isn't; that it was discarded is said all the same.
+    untracked window isn't; its message is logged as discarded all the same.
     """
     delivery = _read(message.headers, "discarded")
     if delivery is None:
@@ -143,7 +143,7 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
 def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, error: BaseException | None = None) -> None:
     """Record ``outcome`` of the delivery ``request``; if the store doesn't answer, recovery ends the window.
 
-    ``error`` is what a failure came of.
+    ``error`` is the reason of a failure.
     """
     delivery = _read(request, outcome)
     if delivery is None or not delivery.window.tracked:
@@ -200,7 +200,7 @@ def _finish_killed(
     """
     again_after = store.settings.of_task("retry_failed_after", task) or 0.0 if outcome == "failed" else None
     failure = failure_words(error, store.settings.failure_text) if error is not None else ""
-    # Only the child was told its fence.
+    # Only the child knows its fence.
     reply = store.finish(Ending(delivery.key, delivery.owner, 0, outcome, again_after, failure=failure))
     return None if isinstance(reply, Stale) else isinstance(reply, Finished)
 

@@ -69,9 +69,9 @@ def _attribute(task: OnceTask, name: str) -> Any:
 
 @celeryd_after_setup.connect(weak=False)
 def _start_worker(instance: Any, **_: Any) -> None:
-    """A worker with a wrong setting or task says so at its start, not at its first window.
+    """A worker with a wrong setting or task ends at its start, and not at its first window.
 
-    The import makes it hear of messages that no task sees, even if it has no OnceTask yet.
+    The import connects it to the signals of messages that no task sees, even if it has no OnceTask yet.
     """
     from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
@@ -86,10 +86,9 @@ def _start_worker(instance: Any, **_: Any) -> None:
 
 @beat_init.connect(weak=False)
 def _start_beat(sender: Any, **_: Any) -> None:
-    """A beat with a wrong task says so at its start, and stock beat is warned of where others claim windows.
+    """A beat with a wrong task ends at its start. Celery's own beat is warned about if others claim windows beside it.
 
-    It sends what they claim once more: it looks well, and everything runs twice. Alone it is what somebody wants who
-    has gone back to it.
+    It would send what they claim once more: all looks well, and everything runs twice. Alone, it may be intended.
     """
     with _ending_if_wrong():
         check_tasks(sender.app)
@@ -99,7 +98,7 @@ def _start_beat(sender: Any, **_: Any) -> None:
 
 def _warn_of_others(service: Any) -> None:
     """Warn a stock beat once others claim windows beside it: they may have started at the same time, or days later."""
-    stopped = service._is_stopped  # noqa: SLF001  # Celery's, an Event; nothing else says that a beat has ended
+    stopped = service._is_stopped  # noqa: SLF001  # Celery's, an Event; nothing else shows that a beat has ended
     others = _beats_that_claim(service.app)
     while others == 0 and not stopped.wait(_OTHERS_LOOKED_FOR):
         others = _beats_that_claim(service.app) or 0

@@ -291,7 +291,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         return context
 
     def _store_started(self, request: Any) -> None:
-        """Do what the tracer does for ``track_started``, but after begin. The body runs whatever the backend says."""
+        """Do what the tracer does for ``track_started``, but after begin. The body runs even if that fails."""
         ignored = vars(request).get("ignore_result")
         if self.ignore_result if ignored is None else ignored:
             return
@@ -346,9 +346,9 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         return execution.hand_over(options, partial(publish, **options))
 
     def signature_from_request(self, request: Any = None, *more: Any, **options: Any) -> Any:
-        """As Celery's, without the window's headers: a retry gets them where it is given the window, ``apply_async``.
+        """As Celery's, without the window's headers: ``apply_async`` adds them to a retry that is given the window.
 
-        The retry of what doesn't run here keeps them. Without a window, a header says when the call first began.
+        The retry of what doesn't run here keeps them. Without a window, a header has the time of its first begin.
         """
         request = self.request if request is None else request
         signature = super().signature_from_request(request, *more, **options)
@@ -363,7 +363,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
 @before_task_publish.connect(weak=False)
 def _strip_copied_headers(headers: dict[str, Any], body: Any, **_: Any) -> None:
-    """What a body sends with its window's headers loses them; but for the retry, which has the window."""
+    """Remove the window's headers from what a body sends with them, except from the retry that has the window."""
     if "once_id" not in headers:
         return
     call = current_call()

@@ -31,7 +31,7 @@ from celery_once_beat.features.reserved.worker import Reserved, read_waiting
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import decode_headers
 from celery_once_beat.worker import leases
-from celery_once_beat.worker.duties import Duties, say_consumed
+from celery_once_beat.worker.duties import Duties, report_queues
 from celery_once_beat.worker.request import OnceRequest
 
 from .installed import ReservedRequests
@@ -284,7 +284,7 @@ class Worker:
         for _ in range(self._wanted):
             self._add_child()
         self._duties = Duties(self.app, self.hostname)
-        self._duties.add(partial(say_consumed, ref(self)))
+        self._duties.add(partial(report_queues, ref(self)))
         if "reserved" in FEATURES:
             self._duties.add(Reserved(read_waiting).check)
         self._connect()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.features import FEATURES
-from celery_once_beat.settings import WORKER_SAYS
+from celery_once_beat.settings import WORKER_REPORTS
 
 from .kernel import EPOCH, FOREVER, SECOND
 
@@ -471,7 +471,7 @@ class Faults:
         """The store has lost what workers consume, and they say it again when they always do."""
         self.episode.struck += 1
         self.world.happened("workers forgotten")
-        self.world.slow(self.kernel.now, self.kernel.now + round((WORKER_SAYS + 3.0) * SECOND))
+        self.world.slow(self.kernel.now, self.kernel.now + round((WORKER_REPORTS + 3.0) * SECOND))
         self.world.server.forget_workers()
 
     def _failover(self, fault: dict[str, Any]) -> None:

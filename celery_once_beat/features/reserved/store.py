@@ -1,4 +1,4 @@
-"""What the store is told of messages that wait in a worker."""
+"""The verb by which a worker records the messages that wait in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def receive_many(
 ) -> list[Confirmed | Unchanged | OnceError]:
     """Say of windows that a message waits in this worker, with its retry number, and for how many seconds at most.
 
-    After those the window is overdue, unless this is said again. Returns for each :class:`Unchanged` where that
+    After those the window is overdue, unless it is recorded again. Returns for each :class:`Unchanged` where that
     message would be refused.
     """
     return store.trip.run(

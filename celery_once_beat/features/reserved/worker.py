@@ -1,15 +1,15 @@
-"""Windows whose messages wait in this worker for their turn, reserved: the store records them, so that a death is seen.
+"""Messages that wait in this worker: their windows' deadlines are kept near, so that the worker's death is seen soon.
 
-A reserved message is in no queue any more. A worker that is killed takes it along: over Redis the broker delivers it
-again after an hour (its visibility timeout), and a beat would publish the window again after ``start_timeout``. So a
-duty of the worker's main process keeps the window's deadline a lease away, for as long as the message waits. The same
-of messages that a task's ``rate_limit`` holds back, which Celery hasn't reserved yet.
+A reserved message is in no queue any more. If its worker is killed, Redis as a broker delivers it again after an hour
+(the visibility timeout), and a beat publishes the window again after ``start_timeout``. So while the message waits, a
+duty of the worker's main process keeps the window's deadline a lease away. It does the same for messages that a task's
+``rate_limit`` holds back, which Celery hasn't reserved yet.
 
-A copy takes no token of a rate limit, since it doesn't run: one that this worker has received before, or of which the
-store says that it would be refused. Else copies would hold up what they are copies of, and more would be published.
+A copy doesn't run, so it takes no token of a rate limit. A message is a copy if this worker has received it before, or
+if the store would refuse it. Otherwise copies would delay the message they are copies of, and beats would publish more.
 
-What begins within a moment is never recorded. What leaves unexecuted (revoked, a connection that is lost) is
-no longer recorded, nor is anything once the worker shuts down: others may have those windows after a lease.
+Messages that begin within a moment are never recorded. Recording stops when a message leaves unexecuted (revoked, or
+the connection is lost), and when the worker shuts down: others may have those windows after a lease.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Reserved:
 def limit_windows(consumer: Any, name_of: Callable[[Any], object]) -> None:
     """Let copies of windows' messages take no token of a rate limit, in the worker of this consumer of Celery's.
 
-    ``name_of`` says of a request what all copies of its message have in common; None: it has no window. What a bucket
+    ``name_of`` returns what all copies of a request's message have in common; None: it has no window. What a bucket
     holds is a list then, whose second item is the number of tokens; the head may be a tuple of Celery's again.
     """
     # Strategies take them from there. The other one is for messages with a countdown, and for what was put back.
@@ -173,7 +173,7 @@ def read_waiting(request: Any, settings: Settings) -> Waiting | None:
     try:
         delivery = delivery_of(request.request_dict)
     except OnceError:
-        return None  # its begin says so
+        return None  # its begin logs that
     if delivery is None or not delivery.window.tracked:
         return None
     lease = float(delivery.window.lease or settings.of_task("lease", request.task))
