@@ -1,6 +1,6 @@
-"""Claims: a beat says which definitions it has, and takes the right to publish the windows that are due.
+"""Claims: a beat loads its entries into the store, and takes the right to publish the windows that are due.
 
-What if the process dies, or sleeps for an hour:
+If the process dies, or sleeps for an hour:
 
 - before a claim: another beat claims the window, at once;
 - after it: see ``publishing``.
@@ -62,13 +62,13 @@ _MOST_NAMED = 10
 
 @dataclass
 class Claims:
-    """What became of one slice."""
+    """What became of the claims of one slice."""
 
     #: When the claims were sent, by ``clock.steady``.
     sent: float
     #: Windows to publish.
     won: list[Job] = field(default_factory=list)
-    #: Entries whose window another beat has.
+    #: Entries whose window another beat has claimed.
     lost: list[BeatEntry] = field(default_factory=list)
     #: For each entry with missed windows the newest of them, and how many they are.
     missed: list[tuple[Window, int]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Claims:
 
 
 class Claiming:
-    """One beat's loads and claims; its entries move on by what the store answers."""
+    """One beat's loads and claims. Its entries advance by the store's replies."""
 
     def __init__(self, store: Store, entries: Entries, clock: ServerClock, beat: str) -> None:
         self._store = store
@@ -94,7 +94,7 @@ class Claiming:
         self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
-        #: The cursors that lie so far ahead.
+        #: The cursors that are so far ahead.
         self._ahead: dict[str, datetime] = {}
 
     # -- definitions ------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class Claiming:
             self._entries.wake(name)
 
     def load(self, alive: Collection[str]) -> None:
-        """Say which definitions this beat has, and learn the cursors, for as many entries as there is time for.
+        """Tell the store this beat's definitions, and learn the cursors, for as many entries as there is time for.
 
-        The rest is left to the next call: a beat that loads for long says meanwhile that it lives, and claims.
-        ``alive`` are the beats that lived at the last sweep: what others loaded may count again.
-        Raises StoreUnavailableError, if not for all then once all others are loaded.
+        The rest is left to the next call, so that a beat with many entries sends heartbeats and claims meanwhile.
+        ``alive`` are the beats that lived at the last sweep. An entry that a dead beat superseded is loaded again.
+        Raises StoreUnavailableError; where that concerns one node of a cluster, after all others are loaded.
         """
         away: StoreUnavailableError | None = None
         until = steady() + _LOADING
@@ -128,7 +128,7 @@ class Claiming:
             entries, requests = zip(*chunk, strict=True)
             for entry, reply in zip(entries, self._store.load_many(requests), strict=True):
                 away = self._answered(entry, reply) or away
-        self._log_what_stands_still()
+        self._log_cursors_ahead()
         if away is not None:
             raise away
 
@@ -147,7 +147,7 @@ class Claiming:
                 return
 
     def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
-        """Take in what the store says of an entry; returns why that can't be known."""
+        """Apply the store's reply for an entry; returns the error if its node doesn't answer."""
         self._silent.discard(entry.name)
         if isinstance(reply, StoreUnavailableError):
             self._silent.add(entry.name)
@@ -162,9 +162,9 @@ class Claiming:
         return None
 
     def _to_load(self) -> list[BeatEntry]:
-        """Return what isn't loaded, behind what is paused; it is taken from the end."""
+        """Return what is to be loaded, the most urgent last: first what is paused, then what isn't loaded."""
         entries = self._entries.unloaded()
-        if self._silent:  # its own come last: they must not use up the others' time
+        if self._silent:  # they must not use up the others' time: they go first, so they come last
             entries.sort(key=lambda entry: entry.name not in self._silent)
         return [*reversed(self._entries.paused()), *entries]
 
@@ -188,30 +188,30 @@ class Claiming:
             )
         self._ahead.pop(entry.name, None)
         if reply.cursor > self._clock.now() + CURSOR_AHEAD:
-            self._stand_still(entry, reply.cursor)
+            self._rest_ahead(entry, reply.cursor)
         elif reply.paused:
             self._entries.pause(entry)
         else:
             self._entries.continue_from(entry, reply.cursor)
 
-    def _stand_still(self, entry: BeatEntry, cursor: datetime) -> None:
-        """Let it wait: its ``cursor`` lies in the future. It is loaded again, since somebody may delete its key."""
+    def _rest_ahead(self, entry: BeatEntry, cursor: datetime) -> None:
+        """Let it rest: its ``cursor`` is in the future. It is loaded again later, since somebody may delete its key."""
         self._ahead[entry.name] = cursor
         self._entries.rest(entry, silently=True)  # one line names them all
 
-    def _log_what_stands_still(self) -> None:
-        """Say once, for as long as it lasts, that the server's clock is behind what has been claimed."""
+    def _log_cursors_ahead(self) -> None:
+        """Log once, while it lasts, that the server's clock is behind windows that were claimed."""
         now = self._clock.now()
         for entry in self._entries.beyond(now + CURSOR_AHEAD):
             assert entry.cursor is not None
-            self._stand_still(entry, entry.cursor)
+            self._rest_ahead(entry, entry.cursor)
         ahead = {name: cursor for name, cursor in self._ahead.items() if self._entries.get(name) is not None}
         if ahead and not self.behind:
             name, cursor = max(ahead.items(), key=itemgetter(1))
             logger.error(
-                "once: entry %r and %d others stand still: their cursors lie in the future, up to %s, as if the Redis "
-                "server's clock had gone back. Set that clock right. If it was wrong before: delete the key %s, and "
-                "those of the others, to go on at once; windows up to there may then run once more",
+                "once: entry %r and %d others aren't claimed: their cursors are in the future, up to %s, as if the "
+                "Redis server's clock had gone back. Set it right. If it was wrong before: delete the key %s, and "
+                "those of the others, to continue at once; windows up to there may then run once more",
                 name,
                 len(ahead) - 1,
                 format_instant(cursor),
@@ -219,15 +219,17 @@ class Claiming:
                 extra=about("entry_cursor_ahead", entry=name, entries=sorted(ahead)[:_MOST_NAMED], owner=self._beat),
             )
         elif self.behind and not ahead:
-            logger.info("once: no entry stands still any more", extra=about("entry_cursors_reached", owner=self._beat))
+            logger.info("once: all entries are claimed again", extra=about("entry_cursors_reached", owner=self._beat))
         self._ahead = ahead
         self.behind = (max(ahead.values()) - now).total_seconds() if ahead else 0.0
 
     def _superseded(self, entry: BeatEntry, reply: Superseded) -> None:
-        # Each look says whether that beat lives; until it is gone, the entry needn't be loaded again.
+        # Each sweep shows whether that beat lives. Until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         if reply.beat == SET_ANEW:
-            self._entries.rest(entry, silently=True)  # it was set again, or is to be another row's: a sweep will say so
+            self._entries.rest(
+                entry, silently=True
+            )  # it was set again, or another row gets its name: a later sweep finds that
             return
         entry.apply_superseded(reply)
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"
@@ -262,7 +264,7 @@ class Claiming:
             elif isinstance(reply, Paused):
                 self._entries.pause(entry)
             elif isinstance(reply, Superseded):
-                # Loading says which beat won; or takes the entry back if that beat is gone, or loaded earlier.
+                # The load's reply says which beat's definition counts: perhaps this one's, if the other is gone.
                 self._entries.reload(entry.name)
         if any(isinstance(reply, Unknown) for reply in replies):
             # The store lost its data: all is loaded again, from the cursors that this beat knew.
@@ -305,7 +307,7 @@ class Claiming:
         return asked, replaced
 
     def _count(self, entry: BeatEntry, step: Step, reply: Claimed | Moved, claims: Claims) -> None:
-        """Add what was won, lost and missed. Windows that ran all the same aren't among the missed."""
+        """Add what was won, lost and missed. The store doesn't count as missed what ran all the same."""
         if reply.missed:
             newest = step.all_missed[-1]
             logger.warning(

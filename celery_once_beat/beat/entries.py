@@ -5,7 +5,7 @@ states:
 
 ======== ========================================================= ====================================================
 unloaded its cursor isn't known: it is new, or the store was away  a load answers: ``Entries.advance``
-waiting  its next start lies ahead                                 the start has come: ``Entries.due``
+waiting  its next start is in the future                           the start has come: ``Entries.due``
 out      it was due: its next claim is planned, sent or answered   ``Entries.advance``; ``requeue`` if nothing changed
 paused   somebody has paused it: each load asks again              it is resumed: ``Entries.advance``
 resting  it can't continue, ``trouble`` is why: superseded, its    after a while it is loaded anew: ``end_rests``
@@ -69,7 +69,7 @@ class Entries(Making):
         self.sources: list[Source] = []
         self._entries: dict[str, BeatEntry] = {}
         self._unloaded: set[BeatEntry] = set()
-        # Names, not entries: they have an order of their own where instants are the same.
+        # Names, not entries: a heap compares them where instants are equal.
         self._heap: list[tuple[datetime, str]] = []
         self._due: deque[BeatEntry] = deque()
         #: Given out by :meth:`due`, and not yet given back.
@@ -80,7 +80,7 @@ class Entries(Making):
         self._paused: dict[str, None] = {}
         #: The names of what rests since it raised, or took too long.
         self._broken: set[str] = set()
-        #: Whose last claim met a key that isn't ours.
+        #: Entries whose last claim met a key that isn't ours.
         self._unreadable: set[BeatEntry] = set()
         #: No cursor is later.
         self._newest = _BEGINNING
@@ -88,7 +88,7 @@ class Entries(Making):
         self.untracked = 0
         #: When what is left out is tried again, by ``clock.steady``.
         self._retry_at = steady() + RETRY_AFTER
-        #: Of features.
+        #: The features' parts of this beat.
         self.parts: Sequence[BeatPart] = ()
         self._logged = Logged(math.inf)
 
@@ -115,7 +115,7 @@ class Entries(Making):
         self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
         broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
-        # The broker answers, so it may as well be the entry's own arguments that raise.
+        # The broker answers, so the entry's own arguments may be the reason.
         refused = ((each.name, f"its messages can't be published: {each.refused.why}") for each in self if each.refused)
         with_text = self.settings.failure_text == "message"
         return {
@@ -124,7 +124,7 @@ class Entries(Making):
         }
 
     def drop(self, name: str, why: str) -> None:
-        """Drop an entry that raises, for who only looks."""
+        """Leave out an entry that raises, in a process that only displays entries."""
         self._entries.pop(name, None)
         self.scheduled.entries.pop(name, None)
         self.scheduled.wrong[name] = why
@@ -140,7 +140,7 @@ class Entries(Making):
             if entry.policy.lease is not None:
                 yield f"lease of {entry.name}", entry.policy.lease
 
-    # -- what sources say -------------------------------------------------------------------------------------
+    # -- sources ----------------------------------------------------------------------------------------------
 
     def changed(self, schedule: Mapping[str, Any]) -> bool:
         """Whether the number of entries has changed since :meth:`refresh`."""
@@ -223,7 +223,7 @@ class Entries(Making):
         return old
 
     def _warn_of_untracked(self, entries: Iterable[BeatEntry]) -> None:
-        # Why an entry went astray was logged then.
+        # Why an entry is astray was logged when that was found.
         untracked = [e.name for e in entries if not e.tracked and not e.astray and e.policy.tracked is None]
         new = [name for name in untracked if self._logged.is_new(("untracked", name))]
         if new:
@@ -238,7 +238,7 @@ class Entries(Making):
     # -- which are due ----------------------------------------------------------------------------------------
 
     def due(self, now: datetime, most: int) -> list[BeatEntry]:
-        """Take up to ``most`` entries that are due at ``now``, in this beat's own order.
+        """Take out up to ``most`` entries that are due at ``now``, in this beat's own order.
 
         Each is given back by :meth:`advance`, :meth:`requeue`, :meth:`requeue_first` or :meth:`rest`.
         """
@@ -258,7 +258,7 @@ class Entries(Making):
         return found
 
     def order(self, entry: BeatEntry) -> bytes:
-        """Where an entry is among those that are due at once, in an order that differs from beat to beat."""
+        """The order of entries that are due at once: another one in each beat, so that they claim different ones."""
         return digest(f"{self._beat}\x00{entry.name}")
 
     def next_due(self) -> datetime | None:
@@ -288,7 +288,7 @@ class Entries(Making):
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
-            # After a claim met what it can't read, a load that works says nothing; nor of a schedule yet to be asked.
+            # A load that works doesn't end the trouble of a claim that met a foreign key, or of a polled schedule.
             if entry not in self._unreadable and not entry.is_to_ask:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
@@ -298,8 +298,8 @@ class Entries(Making):
     def continue_from(self, entry: BeatEntry, cursor: datetime) -> None:
         """Continue from the store's ``cursor``.
 
-        A claim that wasn't answered and was carried out is repeated, from its old cursor. If it was this beat's, nobody
-        else publishes an untracked window.
+        A claim that was carried out though no reply came is repeated from its old cursor: an untracked window that
+        this beat claimed is published by nobody else.
         """
         unanswered = entry.progress.unanswered
         if unanswered is not None and unanswered[1].start <= cursor:
@@ -314,7 +314,7 @@ class Entries(Making):
         self.advance(entry, cursor)
 
     def claim_failed(self, entry: BeatEntry, error: OnceError) -> None:
-        """A claim met a key that isn't ours: say so until one succeeds."""
+        """A claim met a key that isn't ours: the entry rests until a claim succeeds."""
         self._unreadable.add(entry)
         self.rest(entry, error, action="entry_unreadable")
 
@@ -324,7 +324,7 @@ class Entries(Making):
         self.requeue(entry)
 
     def beyond(self, until: datetime) -> list[BeatEntry]:
-        """Entries whose cursor lies after ``until``; looks at none as long as no cursor was that late."""
+        """Entries whose cursor is after ``until``. Takes no time as long as no cursor was that late."""
         if self._newest <= until:
             return []
         cursors = {entry: entry.cursor for entry in self if entry.cursor is not None}
@@ -377,7 +377,7 @@ class Entries(Making):
     # -- pauses and rests -------------------------------------------------------------------------------------
 
     def pause(self, entry: BeatEntry) -> None:
-        """Leave an entry alone that somebody has paused; said once."""
+        """Stop claiming an entry that somebody has paused; log it once."""
         trouble = f"it is paused, until somebody resumes it: celery once resume {printable(shlex.quote(entry.name))}"
         self._stop(entry, trouble, action="entry_paused", level=logging.INFO)
         self._paused[entry.name] = None

@@ -36,7 +36,7 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """What is known of an entry beside its definition. It outlives a change of the end rules."""
+    """What is known of an entry, apart from its definition. It outlives a change of the end rules."""
 
     #: Server ms of this beat's first load, 0 before.
     loaded_at: int = 0
@@ -154,13 +154,13 @@ class BeatEntry:
     # -- what happens to it -----------------------------------------------------------------------------------
 
     def apply_load(self, reply: Loaded) -> None:
-        """Take over from where its definition counts: the store has it."""
+        """Note from where its definition counts, as the store says."""
         # If the store lost its data, what this beat knows counts.
         keep = self.since if reply.news == "new" else None
         self.progress = Progress(reply.loaded_at, keep or reply.since, self.progress.known, self.progress.unanswered)
 
     def apply_superseded(self, reply: Superseded) -> None:
-        """Note that another beat's definition counts; the entry is in a schedule all the same."""
+        """Note that another beat's definition counts. The entry isn't new any more: some beat has it."""
         self.progress.loaded_at = self.progress.loaded_at or reply.loaded_at or 0
         self.set_first_seen(None, None)
 
@@ -204,7 +204,7 @@ class BeatEntry:
 
     @property
     def searching(self) -> bool:
-        """Whether what is due hasn't all been looked for yet: :meth:`step` says more when it is asked again."""
+        """Whether not all that is due has been found yet: the next :meth:`step` continues the search."""
         return self.plan is not None and self.plan.searching
 
     def window(self, start: datetime, attempt: int = 1, *, tracked: bool | None = None) -> Window:
@@ -212,7 +212,7 @@ class BeatEntry:
         try:
             end = self.after(start)
         except ScheduleError:
-            end = None  # the entry will rest for it; this window is claimed and has to run
+            end = None  # the entry will rest; this window is claimed and has to run
         tracked = self.tracked if tracked is None else tracked
         return Window(self.name, start, end, attempt, tracked, lease=self.policy.lease, limit=self.policy.limit)
 

@@ -29,15 +29,8 @@ _MOST_SUMMARIES = 1024
 class Making:
     """Makes the entries of one app."""
 
-    def __init__(
-        self,
-        beat: str,
-        settings: Settings,
-        tasks: Mapping[str, Any],
-        *,
-        eager: bool = False,
-    ) -> None:
-        #: '' for who only looks.
+    def __init__(self, beat: str, settings: Settings, tasks: Mapping[str, Any], *, eager: bool = False) -> None:
+        #: The beat's name; '' in a process that only displays entries.
         self._beat = beat
         #: The app's.
         self.settings = settings
@@ -75,21 +68,13 @@ class Making:
         known = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)
         one_off = bool(getattr(source.schedule, "one_off", False))
         timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
-        return BeatEntry(
-            name,
-            source,
-            policy,
-            known + zone_rules(when),
-            tracked,
-            timing,
-            timetable,
-            stored=bool(stored_fingerprint),
-        )
+        full = known + zone_rules(when)
+        return BeatEntry(name, source, policy, full, tracked, timing, timetable, stored=bool(stored_fingerprint))
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
-        """Return the entry ``name`` as a beat has loaded it, by what that configured; ``known`` is its fingerprint.
+        """Return the entry ``name`` as another process has loaded it; ``known`` is its fingerprint.
 
-        For who only looks: it has no arguments. Raises SettingError. The definition has to have a schedule.
+        It is for display: it has no arguments. Raises SettingError. The definition has to have a schedule.
         """
         once = {name: getattr(definition, name) for name in ("anchor", "tz", "spread", "tracked")}
         if definition.lease is not None:

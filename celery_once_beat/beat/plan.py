@@ -1,4 +1,4 @@
-"""What a due entry claims next: its starts are found bit by bit, and made into steps."""
+"""What a due entry claims next. Its starts are searched for in short slices of time, and made into steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .entry import BeatEntry
 
 _BEGINNING = datetime.min.replace(tzinfo=timezone.utc)
-#: Seconds for which one entry's starts are looked for before it is the others' turn.
+#: Seconds of searching for one entry's starts before the other entries are served.
 _SLICE = 0.05
 #: A plan that is older is made anew: what was on time may be late by now.
 _LASTS = timedelta(seconds=5)
@@ -27,7 +27,7 @@ _ANY_WAIT = timedelta(seconds=300)
 
 
 class Plan:
-    """The steps of one entry from its cursor on, and the starts that were found for them; each is looked for once."""
+    """The next steps of one entry, and the starts that were found for them. No start is searched for twice."""
 
     __slots__ = ("_cursor", "_made_at", "_starts", "_steps", "searching")
 
@@ -35,9 +35,9 @@ class Plan:
         self._cursor = cursor
         self._steps: deque[Step] = deque()
         self._made_at = _BEGINNING
-        #: Those up to the cursor are dropped when more are looked for.
+        #: Those up to the cursor are dropped at the next search.
         self._starts: list[datetime] = []
-        #: What is due hasn't all been found yet: :meth:`step` says more when it is asked again.
+        #: Not all that is due has been found yet: the next :meth:`step` continues the search.
         self.searching = False
 
     def step(self, entry: BeatEntry, now: datetime) -> Step | None:
@@ -65,7 +65,7 @@ class Plan:
             self._steps.popleft()
         passed = bisect_right(self._starts, cursor)
         if cursor != self._cursor and cursor not in self._starts[passed - 1 : passed]:
-            self._starts.clear()  # it is none of them, so others may follow it
+            self._starts.clear()  # the cursor is no start that was found, so others may follow it
         self._cursor = cursor
         return bool(self._steps) or passed < len(self._starts)
 

@@ -214,7 +214,7 @@ class Publishing(BrokerConnection):
         return Sent(job, window, published, queue)
 
     def _log_unsendable(self, job: Job, what: str, why: str) -> None:
-        """Say what of an entry's messages fails, each reason once."""
+        """Log why an entry's messages can't be sent, each reason once."""
         name = job.entry.name
         if self._logged.is_new(name, why):
             key = WindowKey(name, job.start)
@@ -227,7 +227,7 @@ class Publishing(BrokerConnection):
         """
 
     def _finish(self, sent: list[Sent]) -> None:
-        """Tell what was published, and confirm it."""
+        """Send the signals of what was published, and confirm it."""
         confirmations = []
         for job, window, published, queue in sent:
             if published == Published.SENT:
@@ -330,7 +330,7 @@ class Publishing(BrokerConnection):
         self._log_unsendable(job, "apply_entry raised", why)
 
     def _warn_of_lost(self, outgoing: OutgoingMessages, job: Job, window: Window) -> None:
-        """Say once of an entry that no worker knows a window. If a message went out, none will know the later ones."""
+        """Log once that workers don't know an entry's windows. If a message went out, that goes for later ones too."""
         if outgoing.any_seen and not job.entry.astray:
             logger.error(
                 "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
@@ -420,7 +420,7 @@ class Publishing(BrokerConnection):
         return result
 
     def _advance_source(self, entry: BeatEntry) -> Any:
-        """Advance Celery's entry, for those who look at ``last_run_at``; returns it as it was."""
+        """Advance Celery's entry, for displays of ``last_run_at``; returns it as it was."""
         source = entry.source
         if entry.stored:  # it is none of the base's
             return source

@@ -1,7 +1,7 @@
-"""Overdue windows: something that should have happened didn't. They are published again, or ended by their limits.
+"""Overdue windows: something that should have happened didn't. They are published again, or ended by their rules.
 
 A beat killed between claim and publish, a message lost in the broker, a worker killed with early or late acks and
-a purged queue all end the same way. Every beat looks; the deadline that ``take`` moves is the mutex between them.
+a purged queue all end the same way. Every beat sweeps; the deadline that ``take`` moves is the mutex between them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Recovery:
         return max(self._next - steady(), 0.0)
 
     def hurry(self) -> None:
-        """Look at the next tick."""
+        """Sweep at the next tick."""
         self._next = 0.0
 
     def sweep(self, report: BeatReport) -> list[WindowKey]:
@@ -120,7 +120,7 @@ class Recovery:
             self._clock.measured(found.heartbeat.now, sent, steady())
             self.alive, self.certain = found.heartbeat.beats, found.heartbeat.certain
         elif not self.alive:
-            raise found.heartbeat  # it never knew the server's time
+            raise found.heartbeat  # without the server's time nothing can be claimed
         self._warn_of_other_apps()
         self._next = sent + self._store.settings.recovery_interval
         overdue = dict.fromkeys(self._read(found))
@@ -178,12 +178,12 @@ class Recovery:
         yield from oldest.values()
 
     def take(self, windows: Sequence[WindowKey]) -> tuple[list[Job], StoreUnavailableError | None]:
-        """Take those that this beat can publish again. What their limits end is logged and signalled.
+        """Take those that this beat can publish again. Windows that a rule ends (``max_attempts``, say) are logged.
 
         Returns what to publish, and why Redis didn't answer for all of them.
         """
         entries = self.find(windows)
-        # Also where messages lose their headers: the window is published once more, and ends with that.
+        # Also entries that are astray: the window is published once more, and ends with that.
         ours = {window: entry for window, entry in entries.items() if entry and (entry.tracked or entry.astray)}
         known = [(window, entry.fingerprint) for window, entry in ours.items()]
         taken = self._store.take_many(self._beat, known, self._consumed()) if known else []
@@ -212,7 +212,7 @@ class Recovery:
         try:
             self._put_off({window: entry for window, entry in entries.items() if window not in ours})
         except StoreUnavailableError as exc:
-            away = exc  # what was taken is to be published all the same
+            away = exc  # what was taken has to be published all the same
         return jobs, away
 
     def _consumed(self) -> set[str] | None:
@@ -243,7 +243,7 @@ class Recovery:
 
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
         self._moved.add(self._store.shard_of(window.entry))
-        # An order is carried out by the definition as it is.
+        # An order is carried out by the present definition.
         by = entry if taken.ordered else entry.by(window.start)
         job = Job(
             by,
@@ -291,6 +291,6 @@ class Recovery:
     def _log_once(self, what: str, error: OnceError, extra: dict[str, object]) -> None:
         """Log a lasting trouble once, not at every sweep that meets it."""
         text = str(error)
-        known = self._logged.has(text)  # one broken field concerns each window of its entry
+        known = self._logged.has(text)  # one broken field is met once for each window of its entry
         if self._logged.is_new(what, text) and not known:
             logger.error("once: %s", text, extra=extra)

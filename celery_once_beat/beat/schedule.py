@@ -1,4 +1,4 @@
-"""The schedule as a beat of this app would load it, for people to look at. Writes nothing.
+"""The schedule as a beat of this app would load it, for display. Writes nothing.
 
 A stock scheduler that is built lazily is empty, and setting up a database scheduler writes rows: each is read another
 way.
@@ -50,7 +50,7 @@ def load_schedule(
 ) -> LoadedSchedule:
     """Return the entries of ``app``; ``scheduler`` is a class or its short name, as beat's ``-S`` takes it.
 
-    ``known`` are those of an earlier call, which go on: an entry whose definition is the same stays the same object.
+    ``known`` are those of an earlier call, which are kept: an entry whose definition is the same stays the same object.
     Raises SettingError where there is no such scheduler.
     """
     # As beat does before it makes its scheduler: tasks add entries of their own.
@@ -108,7 +108,7 @@ def _read_entries(app: Celery, cls: type[Scheduler]) -> tuple[dict[str, Any], fr
 
 
 class _Quiet(threading.local):
-    """Threads that read a schedule, in which nothing is logged. The others, of a web server say, go on logging."""
+    """Threads that read a schedule, in which nothing is logged. Others, of a web server say, still log."""
 
     now = False
 

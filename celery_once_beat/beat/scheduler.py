@@ -1,8 +1,8 @@
 """The beat scheduler: claims windows, publishes their messages, and recovers what is overdue.
 
-Any number of beats run it side by side. A tick is a look at what is overdue (``recovery``), where that is due, and a
-chunk of claims (``claiming``) with the publishes that they win (``publishing``). Decided here: when, and what happens
-while Redis or the broker is away.
+Any number of beats run it side by side. A tick sweeps for overdue windows if the next sweep is due (``recovery``). Then
+it claims a chunk of the windows that are due (``claiming``), and publishes those that it won (``publishing``). This
+module decides when each of that happens, and what a beat does while Redis or the broker is away.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .stopping import held_back
 
 logger = guarded(get_logger(__name__))
 
-#: Bases whose ``schedule`` is known to hold every entry, and whose entries' own ``is_due`` says nothing more.
+#: Bases whose ``schedule`` holds every entry, and whose entries are due by their schedules alone.
 _FIT = {
     "celery.beat.Scheduler",
     "celery.beat.PersistentScheduler",
@@ -58,7 +58,7 @@ class OnceSchedulerMixin(Publishing):
     """For any ``celery.beat.Scheduler``: put it first among the bases.
 
     ``schedule``, ``reserve``, ``apply_entry`` and ``sync`` stay the base's. The mixin decides when a window is due, and
-    whether this beat publishes it. ``last_run_at`` and ``total_run_count`` are kept for people to look at.
+    whether this beat publishes it. It keeps ``last_run_at`` and ``total_run_count``, which are only displayed.
 
     A subclass may override the hooks ``poll_schedule``, ``on_entries_changed``, ``on_sweep``, ``on_published`` and
     ``on_close``, and what Celery's own scheduler has. All of them run in beat's thread, so none may wait for long.
@@ -144,7 +144,7 @@ class OnceSchedulerMixin(Publishing):
     # -- hooks ------------------------------------------------------------------------------------------------
 
     def poll_schedule(self) -> datetime | None:
-        """Called before each look and before claims: bring ``schedule`` up to date, where it is kept elsewhere.
+        """Called before each sweep and before claims: bring ``schedule`` up to date, where it is kept elsewhere.
 
         Returns when it was last known to be in force (aware UTC, by ``clock``), None before it was first read. An entry
         that is new at the next call counts from there, unless ``on_entries_changed`` knows more. A schedule that was
@@ -162,14 +162,14 @@ class OnceSchedulerMixin(Publishing):
     def on_sweep(self) -> None:
         """Called every ``once_beat_recovery_interval`` while Redis answers, before entries are loaded. Does nothing.
 
-        It may raise StoreUnavailableError: the look goes on, and the beat tries again soon.
+        It may raise StoreUnavailableError: the sweep continues, and the beat tries again soon.
         """
 
     def on_close(self) -> None:
         """Called when beat ends, never within a tick; perhaps twice. Does nothing."""
 
     def unload(self, fingerprints: Mapping[str, str]) -> None:
-        """Have the store told at the next look that these entries, name → fingerprint, are in no schedule any more."""
+        """Tell the store at the next sweep that these entries, name → fingerprint, are in no schedule any more."""
         self._claiming.unload(fingerprints)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class OnceSchedulerMixin(Publishing):
         """Do what is due; returns the seconds until the next tick. Never raises for Redis, the broker or the base.
 
         Raises SystemExit once this scheduler is closed. Celery's handler of SIGTERM and SIGINT closes it and raises
-        that itself. But where the signal comes while an object is finalized, Python prints the exception and goes on.
+        that itself. But if the signal comes while an object is finalized, Python only prints the exception.
         """
         if self._closed:
             raise SystemExit
@@ -214,7 +214,7 @@ class OnceSchedulerMixin(Publishing):
         return 0.0 if self._closed else delay
 
     def _tick_failed(self, error: BaseException) -> float:
-        """Go on at the next tick, from what the store knows: a beat that ended would run nothing.
+        """Continue at the next tick, from what the store knows: a beat that ended would run nothing.
 
         The beat lives: it says that its ticks fail, which ``ping``, ``status``, ``doctor`` and the metrics show.
         """
@@ -223,7 +223,7 @@ class OnceSchedulerMixin(Publishing):
         self._failing.begin(text, shown(error), why=why, error=error)
         self._changed = True  # its entries may not all be in force
         self.entries.restart()
-        with guard(lambda _: None, timed=False):  # an outage of Redis is the next look's to say
+        with guard(lambda _: None, timed=False):  # the next sweep logs an outage of Redis
             self.recovery.sweep(self._report())
         self.recovery.hurry()
         return self._backoff.next()
@@ -258,11 +258,13 @@ class OnceSchedulerMixin(Publishing):
             raise away
         if not self._uncertain:
             self._backoff.reset()
-            if sweeps:  # a tick that asks nothing, or only some nodes of a cluster, can't say that an outage is over
+            if (
+                sweeps
+            ):  # other ticks ask nothing, or only some nodes of a cluster: they don't show that an outage is over
                 self._store_outage.end()
                 if self._failing.lasts:
                     self._failing.end()
-                    self.recovery.hurry()  # to say so
+                    self.recovery.hurry()  # to report it
         if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
             self.recovery.hurry()
             return 0.0
@@ -271,16 +273,16 @@ class OnceSchedulerMixin(Publishing):
     def _sweep(self) -> StoreUnavailableError | None:
         """Say that this beat lives and which definitions it has; see to what is overdue.
 
-        Returns why some of it couldn't be done: one node of a cluster doesn't answer, and the others' part goes on.
+        Returns why some of it couldn't be done: one node of a cluster doesn't answer. What concerns the others is done.
         """
         overdue = self.recovery.sweep(self._report())
-        # A beat that wins nothing has no other write that says whether replicas are back.
+        # A beat that wins nothing writes nothing else that shows whether replicas are back.
         self._uncertain &= not self.recovery.certain
         if self.recovery.forgotten:
             self.entries.restart()
         self._setup_check.check()
         self.entries.end_rests(steady())
-        self._claiming.reload_superseded(self.recovery.alive)  # on_sweep may have them rest
+        self._claiming.reload_superseded(self.recovery.alive)  # before on_sweep, which may let them rest again
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
         check = partial(self._setup_check.check_names, self.recovery.alive)
@@ -333,9 +335,9 @@ class OnceSchedulerMixin(Publishing):
         return bool(self._owed) or (next_due is not None and next_due <= self._polled_at())
 
     def _polled_at(self) -> datetime:
-        """Until when this tick claims. A process may stand still anywhere in it, and the schedule change meanwhile.
+        """Until when this tick claims: what has come due since the schedule was polled is for the next tick.
 
-        So what has come due since the schedule was polled is for the next tick.
+        The process may be frozen anywhere in a tick, and the schedule may change meanwhile.
         """
         return self.clock.at(self._polled)
 
@@ -366,7 +368,7 @@ class OnceSchedulerMixin(Publishing):
             raise claims.away
 
     def _recover(self, overdue: list[WindowKey]) -> None:
-        """Take and publish what is overdue, as much as there is time for until the next look.
+        """Take and publish what is overdue, as much as there is time for until the next sweep.
 
         Raises StoreUnavailableError, if not for all then once the others are published.
         """
@@ -391,7 +393,7 @@ class OnceSchedulerMixin(Publishing):
         self.recovery.hurry()
         self._uncertain = isinstance(error, UncertainWriteError)
         self._store_outage.begin("nothing is claimed until Redis can be used again: %s", error)
-        if self._owed and self.broker_ready():  # closed at their claim: nothing of them is for the store
+        if self._owed and self.broker_ready():  # they were closed at their claim: the store isn't needed
             with held_back():
                 self._publish_owed()
         self.entries.doubt()

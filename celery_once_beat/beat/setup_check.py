@@ -1,4 +1,4 @@
-"""Warns once of what is set up so that the promise holds by luck; ``celery once doctor`` looks at more."""
+"""Warns once of a setup in which the promise holds only by luck; ``celery once doctor`` checks more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = guarded(get_logger(__name__))
 
 
 class SetupCheck:
-    """One beat's."""
+    """The checks of one beat."""
 
     def __init__(self, app: Celery, store: Store, entries: Entries, clock: ServerClock, beat: str) -> None:
         self._app = app
@@ -35,7 +35,7 @@ class SetupCheck:
         self._checked = self._names_checked = False
 
     def check(self) -> None:
-        """Look at the server, at this machine's clock, at the broker and at leases."""
+        """Check the server, this machine's clock, the broker and leases."""
         if self._checked:
             return
         info, trouble = Lookup(self._store).server()
@@ -53,7 +53,7 @@ class SetupCheck:
             _warn(findings)
 
     def check_names(self, alive: Collection[str]) -> None:
-        """See whether other beats have this beat's entries by other names that Celery made. The last to load sees it.
+        """Check whether other beats have this beat's entries by other names that Celery made. The last one finds it.
 
         ``alive`` are the beats that live. Raises StoreUnavailableError.
         """

@@ -94,7 +94,7 @@ class ScheduleSource(Source):
         for name, source in list(self.schedule.items()):
             with guard(partial(self.leave_out, name)):
                 entry = self._all.make(name, source)
-                old = before.get(entry.name)  # a plain text, which nobody's own rule compares
+                old = before.get(entry.name)  # a plain text: a subclass of str may compare otherwise
                 if old is not None and old.definition == entry.definition and not self.is_replaced(entry):
                     old.set_source(source)
                     self.entries[entry.name] = old

@@ -185,12 +185,7 @@ class between(Composed):  # noqa: N801  # as its call reads
     """
 
     def __init__(
-        self,
-        when: Part,
-        *,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        tz: str | tzinfo | None = None,
+        self, when: Part, *, start: Moment | None = None, end: Moment | None = None, tz: str | tzinfo | None = None
     ) -> None:
         super().__init__((when,), tz)
         self._start = None if start is None else read_time("between, start", start)

@@ -59,13 +59,7 @@ class Definition:
     once: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        task: str,
-        schedule: object,
-        zone: tzinfo | None = None,
-        **more: Any,
-    ) -> Definition:
+    def of(cls, task: str, schedule: object, zone: tzinfo | None = None, **more: Any) -> Definition:
         """Make a definition of what a caller gives; raises SettingError for the first thing that can't be stored.
 
         ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.

@@ -26,11 +26,7 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
     """
 
     def __init__(
-        self,
-        step: str | float | timedelta,
-        *,
-        anchor: str | datetime | None = None,
-        tz: str | tzinfo | None = None,
+        self, step: str | float | timedelta, *, anchor: str | datetime | None = None, tz: str | tzinfo | None = None
     ) -> None:
         super().__init__()
         self.step = _read_step(step)

@@ -259,7 +259,7 @@ def test_a_window_runs_by_one_of_two_names(
     quick.look()
     assert store.account("new").cursor == window
     said = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"]
-    assert said[0] == "once: entry 'new': it was named 'old': it goes on when every beat knows"
+    assert said[0] == "once: entry 'new': it was named 'old': it continues when every beat knows that"
 
 
 @pytest.mark.long

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 import redis
 
-from celery_once_beat.beat.entries import Entries
-from celery_once_beat.beat.recovery import Recovery
-from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
@@ -49,7 +46,6 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-REPORT = BeatReport(0.0, 0.0, 1, 0, "1")
 
 
 class Tick:
@@ -112,13 +108,6 @@ class Tick:
     def confirm(self, number: int, turn: int) -> None:
         confirmation = Confirmation(self.window(number), turn, Published.SENT, 600.0)
         assert self.store.confirm_many([confirmation]) == [Confirmed()]
-
-    def recovery(self) -> Recovery:
-        entries = Entries("beat", self.store.settings, {})
-        beat = SimpleNamespace(store=self.store)
-        beat.recovery = Recovery(self.store, "beat", ServerClock(), entries, sender=None)
-        entries.parts = [Part(beat)]
-        return beat.recovery
 
     def make_due(self, number: int) -> bool:
         """A beat has found a slot for it."""
@@ -421,10 +410,14 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
         tick.begin(number, no_slot="reports" if slot == Full() else "")
     abandon_many(tick.store, [(tick.window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over
-    recovery = tick.recovery()
-    assert recovery.sweep(REPORT) == []
-    assert recovery.due_in() == 0
-    assert recovery.sweep(REPORT) == [tick.window(3)]
+    hurried, report = [], BeatReport(0.0, 0.0, 1, 0, "1")
+    part = Part(SimpleNamespace(store=tick.store, recovery=SimpleNamespace(hurry=lambda: hurried.append(True))))
+
+    def sweep() -> Any:
+        found = tick.store.overdue("beat", datetime.now(timezone.utc), 100, requests=part.before_sweep(report))
+        return part.after_sweep(found, found.replies)
+
+    assert (sweep(), hurried, sweep()) == ([], [True], [tick.window(3)])
     tick.close()
 
 

@@ -361,7 +361,7 @@ def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> N
     ahead = datetime.now(timezone.utc) + timedelta(hours=1)
     with system.client() as client:
         client.hset(system.store.entry_key("tick"), "cursor", format_instant(ahead))
-    beat.wait_log("stand still: their cursors lie in the future, up to " + re.escape(format_instant(ahead)))
+    beat.wait_log("claimed: their cursors are in the future, up to " + re.escape(format_instant(ahead)))
     status = once("status")
     assert status.exit_code == 1
     assert "clock is 59" in status.log or "clock is 60" in status.log

@@ -247,8 +247,7 @@ def test_an_entry_of_the_schedule_hides_what_was_set_at_run_time(
     """Whichever came first, also where it is left out as wrong; once it is gone, the other one is loaded."""
     rows = rows_of({} if later else {"a": hides})
     stored = rows.make("a", entry(90.0), "mark")
-    defined = Source(rows)
-    rows.sources.append(defined)
+    rows.sources = [defined := Source(rows)]
     rows.apply(defined, Changes([stored]))
     rows.refresh({"a": hides})
     assert rows.get("a") is not stored

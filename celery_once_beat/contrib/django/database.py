@@ -33,7 +33,7 @@ logger = guarded(get_logger(__name__))
 
 T = TypeVar("T")
 
-#: Seconds between two looks for changes, at most.
+#: Seconds between two polls for changes, at most.
 INTERVAL = 2.0
 #: Seconds after which all rows are read anyway: QuerySet.update() leaves no trace to look for.
 _ANYWAY = 300.0
@@ -41,8 +41,8 @@ _ANYWAY = 300.0
 _WRITING = 0.5
 #: Seconds without an answer after which the database counts as away.
 SILENT = 15.0
-#: Seconds for which a beat that stood still waits for the rows as they are now.
-_STOOD_STILL = 2.0
+#: Seconds for which a beat that was frozen waits for the rows as they are now.
+_FROZEN = 2.0
 #: Seconds for which a start waits for the first answer, and an end for the last writes.
 _START, _END = 10.0, 5.0
 
@@ -98,7 +98,7 @@ class Database:
         self._stopping = False
         self._tried = threading.Event()
         self._wake = threading.Event()
-        #: The last look before this process stood still.
+        #: What was seen before this process was frozen.
         self._old: Seen | None = None
         self._thread = threading.Thread(target=self._run, name="once-database", daemon=True)
 
@@ -121,17 +121,17 @@ class Database:
         silent = time.monotonic() - self._heard
         return f"can't be read: no answer for {silent:.0f} s" if silent > SILENT else self._error
 
-    def wait_if_stood_still(self) -> None:
+    def wait_if_frozen(self) -> None:
         """After this process was frozen, wait for the rows as they are now; once, and not for long."""
         long_ago = steady() - 3 * self._interval
         while self.seen is not None and self.seen.at < long_ago and self.seen is not self._old and not self._error:
             self._old = self.seen  # a poll that ends only now may have begun before
             self._tried.clear()
             self._wake.set()
-            self._tried.wait(_STOOD_STILL)
+            self._tried.wait(_FROZEN)
 
     def write(self, entries: Mapping[str, Any]) -> None:
-        """Make rows of entries, before the first look if it is possible."""
+        """Make rows of entries, before the first poll if possible."""
         self._to_write.update(entries)
 
     def ran(self, key: Any, start: datetime) -> None:

@@ -1,8 +1,8 @@
 """The beat scheduler over django-celery-beat's tables; any number of beats run it on one database.
 
-``last_run_at`` and ``total_run_count`` are written for people to look at. They decide one thing: what another scheduler
-has run isn't run again. A thread reads and writes the rows (``database``); decided here: what a beat
-makes of them. In this file a row is the database's, an entry is beat's.
+``last_run_at`` and ``total_run_count`` are written for display. They decide one thing: what another scheduler has run
+isn't run again. A thread reads and writes the rows (``database``); this module decides what a beat makes of them. In
+this file a row is the database's, an entry is beat's.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
 
     def poll_schedule(self) -> datetime | None:
         """Take what the thread has read."""
-        self._database.wait_if_stood_still()
+        self._database.wait_if_frozen()
         if self._database.trouble:
             self._outage.begin("beat continues with the rows that it knows, the database %s", self._database.trouble)
         else:
@@ -157,7 +157,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     # -- new names --------------------------------------------------------------------------------------------
 
     def _see_to_renamed(self) -> None:
-        """Let rows go on from where they were by other names; raises StoreUnavailableError.
+        """Let rows continue from where they were by other names; raises StoreUnavailableError.
 
         The store knows which entry is made of which row. One that has another name now leaves the old one, which takes
         until no living beat has it by that; until then it waits. Nothing that this beat alone saw counts.
@@ -165,8 +165,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for name in self._waiting:
             self.entries.wake(name)
         unloaded = {entry.source.row: entry for entry in self.entries.unloaded() if not entry.stored}
-        look = partial(Lookup(self.store).rows, {row: entry.name for row, entry in unloaded.items()})
-        found = look()
+        ask = partial(Lookup(self.store).rows, {row: entry.name for row, entry in unloaded.items()})
+        found = ask()
         held = [(old, row) for row, seen in found.items() if isinstance(seen, RowSeen) for old in seen.names]
         left = [(old, row) for old, row in held if not self._is_spent_by(unloaded[row], old)]
         says_nothing: set[tuple[str, str]] = set()
@@ -174,7 +174,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             with suppress(StoreUnavailableError):
                 replies = zip(left, self.store.leave_many(self.beat_id, left), strict=True)
                 says_nothing = {pair for pair, reply in replies if not _is_known(reply)}
-            found = look()
+            found = ask()
         self._waiting = {unloaded[row].name for row in found}
         away = None
         for row, seen in found.items():
@@ -185,7 +185,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 continue
             old = next((name for name in seen.names if (name, row) not in says_nothing), None)
             if old is not None:
-                reason = f"it was named {old!r}: it goes on when every beat knows"
+                reason = f"it was named {old!r}: it continues when every beat knows that"
                 self.entries.rest(entry, reason, action="entry_renamed", level=logging.INFO)
             elif seen.cursor is not None:
                 entry.progress.pause = seen.pause

@@ -33,17 +33,15 @@ class RowSource(ScheduleSource):
     def set_first_seen(self, entry: BeatEntry, old: BeatEntry | None) -> None:
         """Count it from when its row came: nothing from before that runs."""
         super().set_first_seen(entry, old)
-        if entry.progress.came_at is None and entry.progress.absent_at is not None:
-            self._date(entry, entry.progress.absent_at)
+        absent_at = entry.progress.absent_at
+        if self._seen and self._before and entry.progress.came_at is None and absent_at is not None:
+            self._date(entry, absent_at, self._seen, self._before)
         if self.is_replaced(entry):
             # Neither what the row before ran counts for it, nor what that owed. All beats take the same moment.
             entry.set_first_seen(entry.progress.came_at, entry.source.edited_at)
 
-    def _date(self, entry: BeatEntry, absent_at: datetime) -> None:
+    def _date(self, entry: BeatEntry, absent_at: datetime, seen: Seen, before: Seen) -> None:
         """Say when an entry came that wasn't there at ``absent_at``, as exactly as is known, and not before that."""
-        seen, before = self._seen, self._before
-        assert seen is not None
-        assert before is not None
         if seen.at - before.at > SILENT:
             absent_at = self._clock.now()  # nobody knows when it came: it counts from now
         # Another row may have changed last: what this one says of itself goes first.
@@ -51,7 +49,7 @@ class RowSource(ScheduleSource):
         # One that came without a trace came before it was read.
         came_at = next((moment for moment in moments if moment > absent_at), self._clock.at(seen.read[1]))
         if entry.source.edited_at <= absent_at:
-            # It may have been there at the last look: another beat may have read it earlier.
+            # It may have been there at the last poll: another beat may have read it earlier.
             absent_at = self._clock.at(before.read[0])
         entry.set_first_seen(came_at, absent_at)
 

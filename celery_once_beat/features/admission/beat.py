@@ -36,7 +36,7 @@ def may_wait(entry: BeatEntry, settings: Settings, task: object) -> bool:
 
 
 class Part(BeatPart):
-    """One beat's."""
+    """The part of one beat."""
 
     def __init__(self, beat: Any) -> None:
         super().__init__(beat)
@@ -49,7 +49,7 @@ class Part(BeatPart):
         self._logged = Logged(math.inf)
 
     def on_claimed(self, entries: Iterable[BeatEntry]) -> None:
-        """Look for a while, if they may have to wait."""
+        """Look between sweeps for a while, if their windows may have to wait."""
         settings, tasks = self._store.settings, self._beat.app.tasks
         if any(may_wait(entry, settings, tasks.get(entry.source.task)) for entry in entries):
             self._some_may_wait_until = steady() + 2 * settings.recovery_interval

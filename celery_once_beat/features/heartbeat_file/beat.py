@@ -1,7 +1,7 @@
 """The files by which probes see that this beat lives, without asking Redis or importing Celery.
 
 ``PATH`` is as old as the last sign of life that Redis had from this beat, or older; never younger. So it says what
-``celery once ping`` says. ``PATH.ticks`` is as old as the beat's last look at its work, whether Redis answers or not.
+``celery once ping`` says. ``PATH.ticks`` is as old as the beat's last sweep, whether Redis answers or not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Part(BeatPart):
         self._trouble = ""
 
     def before_sweep(self, report: BeatReport) -> Sequence[Any]:
-        """Say that beat looks at its work."""
+        """Show that beat works."""
         if report.failing:
             self._began = None
             self.on_close()

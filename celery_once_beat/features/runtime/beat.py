@@ -1,6 +1,6 @@
-"""Entries that people set at run time: a beat reads what changed since its last look, and puts it in force.
+"""Entries that people set at run time: a beat reads what changed since its last sweep.
 
-The store counts the changes of each shard. A look brings the names that changed since the number that the beat knows;
+The store counts the changes of each shard. A sweep finds the names that changed since the number that the beat knows;
 that number comes with them, unless the store has lost it: then the shard is read anew. It is read anew as well, a
 shard at a time, every few minutes: so a beat sees what a failover lost or brought back, however long it stood still.
 
@@ -127,7 +127,7 @@ class Defined(Source):
 
     @property
     def all_read(self) -> bool:
-        """Whether all that changed up to the last look is in force."""
+        """Whether all that changed up to the last sweep is read."""
         return not self._to_read and min(self._anew_at) > -math.inf
 
     def ask(self) -> list[tuple[Any, ...]]:
