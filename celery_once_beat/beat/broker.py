@@ -83,7 +83,7 @@ def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
 def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
     """Yield the names of the beat entries that every worker gets a copy of (kombu's ``Broadcast``).
 
-    One that can't be routed is skipped: its publish will say so.
+    One that can't be routed is skipped: its publish logs that.
     """
     try:
         if not any(isinstance(queue, Broadcast) for queue in app.amqp.queues.values()):

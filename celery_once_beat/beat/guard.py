@@ -4,7 +4,7 @@ If it raises or takes too long, that is the trouble of this entry alone. The tim
 handles between two steps of Python code, or while a call waits. So it holds in the main thread, where ``celery beat``
 runs. It doesn't hold in a beat within a worker's thread, or in C code that never returns. An application that uses
 SIGALRM itself keeps it, and has no limit. Publishing has none either: a connection mustn't be cut off in the middle.
-What handlers of the log and receivers of signals take is no entry's time, so it doesn't count.
+The time that log handlers and signal receivers take doesn't count.
 """
 
 from __future__ import annotations

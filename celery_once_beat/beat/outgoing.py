@@ -45,17 +45,17 @@ class OutgoingMessages:
         self.headers = encode_headers(window, task_id)
         self._window = window
         self._run = run
-        #: The headers of the first.
+        #: The headers of the first message.
         self._seen: Mapping[str, Any] | None = None
-        #: The queue of the first; None where that isn't known.
+        #: The queue of the first message; None where that isn't known.
         self.queue: str | None = None
-        #: How many came by, and how many of them the broker was given.
+        #: How many were seen, and how many of them were handed to the broker.
         self._count = self.sent = 0
-        #: A message came by meanwhile, with whatever task id.
+        #: A message with any task id was seen meanwhile.
         self.any_seen = False
-        #: Celery's result of one names the task id: if none came by, somebody sends it later, from an outbox say.
+        #: Celery's result has the task id: if no message was seen, somebody sends it later, from an outbox say.
         self.promised = False
-        #: The task ids of those that the broker wasn't given yet.
+        #: The task ids of those that weren't handed to the broker yet.
         self._left: set[str] = set()
         #: What became of those that Celery's ``apply_async`` sent: noted, since ``apply_entry`` swallows a failure.
         self.results: set[Published] = set()
@@ -123,7 +123,7 @@ class OutgoingMessages:
 
     @property
     def all_sent(self) -> bool:
-        """Whether at least one was published, and the broker was given each."""
+        """Whether there was a message, and each was handed to the broker."""
         return self._count > 0 and not self._left
 
     @property

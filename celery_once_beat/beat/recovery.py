@@ -103,7 +103,7 @@ class Recovery:
     def sweep(self, report: BeatReport) -> list[WindowKey]:
         """Say that this beat lives, with its report; learn the time and who else lives; return what is overdue.
 
-        Raises StoreUnavailableError if Redis doesn't answer. If only a node of a cluster doesn't, ``found`` says so.
+        Raises StoreUnavailableError if Redis doesn't answer. ``found`` says if only a node of a cluster doesn't.
         """
         # Start after the windows that this beat couldn't move, so that they don't hide others.
         self._skip = {shard: self._skip.get(shard, 0) + _MOST for shard in self._full - self._moved}

@@ -258,9 +258,8 @@ class OnceSchedulerMixin(Publishing):
             raise away
         if not self._uncertain:
             self._backoff.reset()
-            if (
-                sweeps
-            ):  # other ticks ask nothing, or only some nodes of a cluster: they don't show that an outage is over
+            if sweeps:
+                # Other ticks ask nothing, or only some nodes of a cluster: they don't show that an outage is over.
                 self._store_outage.end()
                 if self._failing.lasts:
                     self._failing.end()
@@ -271,7 +270,7 @@ class OnceSchedulerMixin(Publishing):
         return delay
 
     def _sweep(self) -> StoreUnavailableError | None:
-        """Say that this beat lives and which definitions it has; see to what is overdue.
+        """Send the heartbeat, load entries, and publish again what is overdue.
 
         Returns why some of it couldn't be done: one node of a cluster doesn't answer. What concerns the others is done.
         """
@@ -301,7 +300,7 @@ class OnceSchedulerMixin(Publishing):
             self.recovery.hurry()
 
     def _report(self) -> BeatReport:
-        """What people are told of this beat."""
+        """What this beat reports of itself."""
         now, due = self.clock.now(), self.entries.next_due()
         lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
         entries = self.entries
@@ -430,7 +429,7 @@ class OnceSchedulerMixin(Publishing):
             self.store.leave(self.beat_id)
             self.store.close()
         except OnceError as exc:
-            logger.debug("once: left without saying so: %s", exc)
+            logger.debug("once: the store wasn't told that this beat ends: %s", exc)
 
     @property
     def info(self) -> str:

@@ -47,8 +47,8 @@ class _Note:
 def held_back() -> Iterator[None]:
     """Hold back SIGTERM and SIGINT during the block, and deliver them after it.
 
-    Only in the main thread, where Python runs handlers. Elsewhere (a worker's embedded beat, say) recovery publishes
-    what was claimed.
+    That works in the main thread only, where Python runs handlers. In another one (a worker's embedded beat, say)
+    recovery publishes what was claimed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -151,7 +151,7 @@ class Timetable:
             first = self._next(now)
             second = first and self._next(first)
         except ScheduleError:
-            return _THIRTY_DAYS  # advance() will say so
+            return _THIRTY_DAYS  # Entries.advance logs it
         if first is None:
             return _THIRTY_DAYS
         interval = max((second or first) - first, first - now)

@@ -209,7 +209,7 @@ class _Import:
         self._client = client
         self._words = check_words(by, _NOTE)
         self._now = self._project.store.snapshot().now
-        #: One that can't be read is missing: to set it is a conflict, which says so.
+        #: One that can't be read is missing: setting it is a conflict, whose error names it.
         self._known = {each.name: each for each in self._schedules.list(wrong=lambda _: None)}
 
     def moves(self, *, carry: bool) -> list[_Move]:

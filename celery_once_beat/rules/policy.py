@@ -108,7 +108,7 @@ class EntryPolicy(_Policy):
         return _policy(**values if cron else {**values, "cron_starting_deadline": None})
 
 
-#: Most entries have one of a few: a policy is kept once for all that have it.
+#: Most entries share a few policies: equal ones are one object.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
 _ROWS = {name: row for name, row in ROWS.items() if row.policy or row.entry}
 
@@ -119,7 +119,7 @@ def _value(entry: str, name: str, row: Row, once: Mapping[Any, Any], task: objec
     if name not in once:
         where, default = f"once_{name} of its task", getattr(settings, name, None)
         value = settings.of_task(name, task) if row.task else default
-        if value is default:  # else it may be a property, which says another thing than when beat started
+        if value is default:  # else it may be a property, whose value has changed since the start
             return value
     value = _CHECKS[name](f"beat entry {entry!r}, {where}", value)
     return value if row.among is None else check_among(row.among, f"beat entry {entry!r}, {where}", value, settings)

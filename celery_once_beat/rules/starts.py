@@ -214,7 +214,7 @@ def _has_own_clock(own: Any) -> bool:
     if cls not in _own_clocks:
         try:
             _own_clocks[cls] = not _ask(own, _MONDAY)[1]
-        except Exception:  # noqa: BLE001  # whatever it raises: who asks when it starts says so
+        except Exception:  # noqa: BLE001  # whatever it raises is logged when it is asked for its start
             return False
     return _own_clocks[cls]
 

@@ -90,7 +90,7 @@ def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool
     """Return a schedule as JSON has it; raises SettingError for one that can't be stored.
 
     A number of seconds or a timedelta is an interval, an aware datetime a one-off. ``zone`` counts for schedules that
-    have a time zone; None: their own. With ``any_nowfun`` one of its own is passed over: it says nothing of starts.
+    have a time zone; None: their own. With ``any_nowfun`` its ``nowfun`` is ignored: it moves no start.
     """
     if isinstance(when, datetime):
         when = _one_off(when, zone)

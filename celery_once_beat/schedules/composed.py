@@ -224,8 +224,8 @@ class between(Composed):  # noqa: N801  # as its call reads
         """Return the schedule in words, its zone if it has one, and its bounds."""
         zone = "" if self._own_zone is None else f" {zone_name(self._own_zone)}"
         bounds = (("from", self._start), ("until", self._end))
-        said = [f"{word} {at.isoformat().replace('+00:00', 'Z')}" for word, at in bounds if at is not None]
-        return ", ".join([describe(self.parts[0]) + zone, *said])
+        texts = [f"{word} {at.isoformat().replace('+00:00', 'Z')}" for word, at in bounds if at is not None]
+        return ", ".join([describe(self.parts[0]) + zone, *texts])
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the schedule and its bounds."""
@@ -340,7 +340,7 @@ def _read_left_out(given: Any, levels: int = _MOST_LISTS) -> Iterator[Period | C
 
 
 def _plainest(span: Period | CalendarFile) -> Any:
-    """Return the _plainest value that :func:`_read_left_out` reads as the span."""
+    """Return the plainest value that :func:`_read_left_out` reads as the span."""
     if isinstance(span, CalendarFile):
         return span.path
     fields = span.fields()

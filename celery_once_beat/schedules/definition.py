@@ -43,7 +43,7 @@ _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What a schedule says. Made by :meth:`of`, or read from JSON; both check it.
+    """What a schedule runs, when and how. Made by :meth:`of`, or read from JSON; both check it.
 
     ``args``, ``kwargs`` and ``options`` hold what Celery's JSON serializer can write: JSON's own types, bytes, dates
     and times, Decimal and UUID. Any other value is refused.

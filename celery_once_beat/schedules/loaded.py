@@ -1,4 +1,4 @@
-"""What a beat says in the store of an entry that it has loaded: for whoever shows or judges it without the beat's code.
+"""What a beat stores about an entry that it has loaded, for processes that show or judge it without the beat's code.
 
 JSON of a few fields. Arguments aren't among them, since they may hold secrets. What is read isn't trusted.
 """

@@ -129,7 +129,7 @@ class WrongEntry:
 
 
 def as_entries(models: Iterable[Any], entry: Callable[..., Any], app: Any) -> dict[str, Any]:
-    """Return rows as entries by name; one that is wrong says so, and the others are as if it weren't there."""
+    """Return rows as entries by name. A wrong one is a WrongEntry, and doesn't affect the others."""
     found: dict[str, Any] = {}
     for model in models:
         try:

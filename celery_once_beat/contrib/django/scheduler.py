@@ -147,7 +147,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _catch_up(self) -> None:
         """Find rows that were switched off, deleted or renamed while no beat ran; raises StoreUnavailableError.
 
-        From now on this beat runs without them: windows of that time don't count, whoever switches them on again.
+        This beat runs without them: if they are switched on again, windows from before that don't count.
         """
         if self._caught_up or self._database.seen is None:
             return
@@ -159,8 +159,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def _see_to_renamed(self) -> None:
         """Let rows continue from where they were by other names; raises StoreUnavailableError.
 
-        The store knows which entry is made of which row. One that has another name now leaves the old one, which takes
-        until no living beat has it by that; until then it waits. Nothing that this beat alone saw counts.
+        The store knows which entry is made of which row. A row that has another name now leaves its old entry. Its new
+        entry waits until no living beat has the old one. Only what the store knows counts.
         """
         for name in self._waiting:
             self.entries.wake(name)

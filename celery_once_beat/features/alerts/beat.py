@@ -50,7 +50,7 @@ class Part(BeatPart):
         super().__init__(beat)
         #: The shards in which the last sweep has found some.
         self._shards: Sequence[int] = ()
-        #: What was logged of keys that can't be read, and of tasks that can't be sent.
+        #: Keys that can't be read, and tasks that can't be sent, as they were logged.
         self._logged = Logged(math.inf)
         #: By task: until when (``clock.steady``) it isn't tried, since the broker refused it, or may have.
         self._refused: dict[str, float] = {}
@@ -156,7 +156,7 @@ class Part(BeatPart):
     def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
         by, note = "pause_after_failures", alert.note
         log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat.beat_id))
-        if entry.stored:  # its definition is to say so, too, unless somebody has resumed it since
+        if entry.stored:  # its definition is paused too, unless somebody has resumed it since
             words = json.dumps({"by": by, "note": note})
             with guard(log_once, timed=False, asks=True):
                 self._beat.store.set_paused(entry.name, words, paused=True, only_still=True)

@@ -269,7 +269,7 @@ class Defined(Source):
             gone.append(name)
             if known is None:
                 lost.append(name)
-            elif not (isinstance(known, StoredDefinition) and known.deleted):  # else a sweep will say so
+            elif not (isinstance(known, StoredDefinition) and known.deleted):  # else a later sweep finds it deleted
                 with guard(partial(self.leave_out, name)):
                     made += self._make(raised(known), raised(its_changes))
                     gone.pop()
