@@ -57,11 +57,10 @@ def store(redis_url: str) -> Iterator[Store]:
 def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """``new_beat()``: one that does a step when it is told to."""
     from celery_once_beat.contrib.django import OnceDatabaseScheduler
-    from celery_once_beat.contrib.django import source as module
     from celery_once_beat.contrib.django.database import Database
 
     monkeypatch.setattr(Database, "start", lambda _: None)
-    monkeypatch.setattr(module, "SILENT", 3600.0)
+    monkeypatch.setattr("celery_once_beat.contrib.django.source.SILENT", 3600.0)
 
     class Beat(OnceDatabaseScheduler):
         def look(self) -> None:
