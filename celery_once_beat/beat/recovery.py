@@ -20,17 +20,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.store import (
-    BeatReport,
-    Closed,
-    Heartbeat,
-    Overdue,
-    Store,
-    Taken,
-    Unchanged,
-    Unconsumed,
-    read_app,
-)
+from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, Unconsumed, read_app
 from celery_once_beat.windows import Window, WindowKey
 from celery_once_beat.wording import shown
 
