@@ -119,6 +119,8 @@ class Publishing(BrokerConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: The publish that is going on; None outside of one.
         self._outgoing: OutgoingMessages | None = None
+        #: The last message wasn't sent in time, and may be in the broker's socket.
+        self._hung = False
         self._until = 0.0
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
@@ -195,7 +197,7 @@ class Publishing(BrokerConnection):
         return (
             not job.tracked  # recovery publishes those
             and not job.tried
-            and not (self._outgoing and self._outgoing.hangs)  # the broker may get the first one after all
+            and not self._hung  # the broker may get the first one after all
             and not self._alarm.on  # it takes none
         )
 
@@ -271,6 +273,7 @@ class Publishing(BrokerConnection):
 
         Returns the queue too; None where that isn't known.
         """
+        self._hung = False
         if self.broker_outage.lasts:
             return Published.UNSURE, None
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
@@ -311,7 +314,8 @@ class Publishing(BrokerConnection):
 
     def _note_refusal(self, job: Job, outgoing: OutgoingMessages) -> None:
         """Note whether the broker is away, or has refused the messages of this entry alone."""
-        if outgoing.hangs:
+        self._hung = outgoing.hangs
+        if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
         refused = outgoing.published == Published.UNSURE
         if refused:

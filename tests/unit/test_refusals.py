@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from celery_once_beat import OnceScheduler, OnceTask
 from celery_once_beat.beat.publishing import Job
+from celery_once_beat.clock import steady
 from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -22,7 +23,7 @@ def scheduler() -> Iterator[OnceScheduler]:
     app = Celery(broker="memory://", task_cls=OnceTask, set_as_current=False)
     app.conf.once_beat_redis_url = "redis://127.0.0.1:1"
 
-    @app.task(name="work")
+    @app.task(name="work", shared=False)
     def work() -> None:
         pass
 
@@ -69,3 +70,21 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
     assert publish(scheduler) == 1
     assert len(tried()) == 3
     assert scheduler.entries.left_out() == {}
+
+
+@pytest.mark.parametrize(("error", "times"), [(ConnectionResetError, 2), (TimeoutError, 1)])
+def test_an_untracked_window_is_sent_twice_only_if_the_first_message_is_lost(
+    scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch, error: type[Exception], times: int
+) -> None:
+    """No worker would refuse a copy, and no beat would send it later: after a timeout the broker may have it."""
+    row = scheduler.entries.get("tick")
+    assert row is not None
+    sent: list[object] = []
+
+    def publish(*given: object, **_: object) -> None:
+        sent.append(given)
+        raise error
+
+    monkeypatch.setattr("kombu.messaging.Producer.publish", publish)
+    scheduler._publish([Job(row, START, 0, None)], steady())
+    assert len(sent) == times
