@@ -24,7 +24,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
 ``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/base``, ``store/verbs``. Overdue:
-``beat/recovery``. Shown: ``store/lookup``, ``status/report``.
+``beat/recovery``. Shown: ``lookup/lookup``, ``status/report``.
 
 PYTEST_DONT_REWRITE: pytest would warn of it wherever this is imported before pytest looks for plugins.
 """

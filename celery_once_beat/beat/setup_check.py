@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.rules import checks
-from celery_once_beat.store import Lookup, Store
+from celery_once_beat.store import Store, loaded_as, loaders_of
 
 from . import broker
 from .entries import Entries
@@ -38,7 +38,7 @@ class SetupCheck:
         """Check the server, this machine's clock, the broker and leases."""
         if self._checked:
             return
-        info, trouble = Lookup(self._store).server()
+        info, trouble = self._store.server()
         self._checked = True
         with guard(_not_checked, timed=False):
             settings, conf, entries = self._store.settings, self._app.conf, self._entries
@@ -64,11 +64,10 @@ class SetupCheck:
             named = [(entry.name, entry.fingerprint, frozenset({self._beat})) for entry in mine]
             if mine:
                 tasks = {entry.fingerprint: entry.source.task for entry in mine}
-                others = Lookup(self._store).loaded_as(tasks, without={entry.name for entry in self._entries})
+                others = loaded_as(self._store, tasks, without={entry.name for entry in self._entries})
                 for name, fingerprint in others:
-                    account = self._store.account(name) if checks.made_by_celery(name, tasks[fingerprint]) else None
-                    if account is not None:
-                        named.append((name, fingerprint, frozenset(account.loaders).intersection(alive)))
+                    if checks.made_by_celery(name, tasks[fingerprint]):
+                        named.append((name, fingerprint, frozenset(alive) & loaders_of(self._store, name)))
             _warn(checks.alias_findings(named))
         self._names_checked = True
 

@@ -17,9 +17,10 @@ from celery_once_beat.beat import BeatEntry, LoadedSchedule, load_schedule
 from celery_once_beat.client import Schedules
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.features.runtime.beat import add_defined
+from celery_once_beat.lookup import Lookup, Overview
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
-from celery_once_beat.store import Lookup, Overview, Store
+from celery_once_beat.store import Store
 from celery_once_beat.wording import did_you_mean, printable, read_time
 from celery_once_beat.worker import check_tasks
 

@@ -14,9 +14,9 @@ from kombu.utils.url import maybe_sanitize_url
 
 from celery_once_beat.beat import broadcast_entries
 from celery_once_beat.identity import host_of
+from celery_once_beat.lookup import Overview
 from celery_once_beat.rules import Finding, checks
 from celery_once_beat.status import Report, line_up, make_report
-from celery_once_beat.store import Overview
 from celery_once_beat.wording import some
 
 from .context import Project, json_option, pass_project
@@ -57,12 +57,12 @@ def _findings(project: Project) -> Iterator[Finding]:
     yield from _meaning(project)
     overview = project.overview()
     report = make_report(overview, schedule)
-    info, trouble = project.lookup.server()
+    info, trouble = project.store.server()
     if trouble:
         yield Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
     else:
         yield from checks.server_findings(info, settings)
-    yield from checks.node_findings(project.lookup.clocks(), settings)
+    yield from checks.node_findings(project.store.trip.clocks(), settings)
     reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
     yield from checks.clock_findings(reports)
     lengths = list(_lengths(project, overview))

@@ -19,8 +19,8 @@ import click
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
 from celery_once_beat.features.admission.beat import may_wait
+from celery_once_beat.lookup import WindowSeen
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
-from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
 

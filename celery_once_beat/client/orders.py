@@ -16,9 +16,10 @@ from celery_once_beat.errors import SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import Open, Order, abandon_many, backfill_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
+from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
-from celery_once_beat.status import each_window, newest_start
-from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Lookup, Store, Unknown, raised
+from celery_once_beat.status import newest_start
+from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 

@@ -29,11 +29,12 @@ from celery_once_beat.errors import (
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.beat import make_defined
 from celery_once_beat.logs import about, guarded
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
-from celery_once_beat.store import Lookup, Store, StoredDefinition, Unknown, raised
+from celery_once_beat.store import Store, StoredDefinition, Unknown, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .coming import coming_starts, newest_start
 from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
-from .poll import Sight, View, each_window, take_snapshot
+from .poll import Sight, View, take_snapshot
 from .report import (
     BeatStatus,
     EntryStatus,

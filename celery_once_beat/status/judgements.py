@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from celery_once_beat.store import EntrySeen, Past
+from celery_once_beat.lookup import EntrySeen, Past
 
 #: A run is hung if it takes longer than so many times the longest of those that are recorded, ...
 _TIMES_LONGER = 5

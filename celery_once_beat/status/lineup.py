@@ -14,8 +14,8 @@ from functools import partial
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule, guard
 from celery_once_beat.errors import OnceError, ScheduleError
+from celery_once_beat.lookup import EntrySeen, Overview
 from celery_once_beat.schedules import LoadedDefinition
-from celery_once_beat.store import EntrySeen, Overview
 from celery_once_beat.wording import printable, short, some
 
 #: Names that a line has of each kind.

@@ -6,15 +6,15 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.logs import about, guarded
+from celery_once_beat.lookup import EntrySeen, Lookup, Overview, Remembered, WindowSeen, each_window
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import EntrySeen, Lookup, Overview, Remembered, Store, WindowSeen
+from celery_once_beat.store import Store
 
 from .judgements import needs_records
 from .report import LastStatuses, Report, make_report
@@ -115,12 +115,3 @@ def take_snapshot(lookup: Lookup, schedule: LoadedSchedule, before: Remembered |
     overview = lookup.overview(schedule.names, and_loaded=True, before=before)
     odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
     return lookup.with_records(overview, odd)
-
-
-def each_window(seen: EntrySeen) -> list[WindowSeen]:
-    """Return each window once, as it stands now: a backfill's record replaces the one before it."""
-    latest: dict[datetime, WindowSeen] = {}
-    for window in seen.windows:
-        if window.start not in latest or window.open is not None:
-            latest[window.start] = window
-    return list(latest.values())

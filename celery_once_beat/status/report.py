@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
 from celery_once_beat.identity import host_of
+from celery_once_beat.lookup import BeatSeen, EntrySeen, Overview, Past, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.store import BeatSeen, EntryAccount, EntrySeen, Histogram, OpenWindow, Overview, Past, WindowSeen
+from celery_once_beat.store import EntryAccount, Histogram, OpenWindow
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown, some, span
 

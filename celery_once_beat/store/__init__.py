@@ -1,15 +1,15 @@
 """Coordination through Redis. Read ``protocol`` first. The only importer of redis.
 
 A verb is declared in ``scripts``, decided by its file in ``lua/``, and called through :class:`Store`. ``keys`` names
-what it writes, ``model`` says what is asked and answered, ``codec`` how that is written. :class:`Lookup` only reads.
+what it writes, ``model`` says what is asked and answered, ``codec`` how that is written. ``lookup`` reads for people.
 """
 
 from __future__ import annotations
 
 from .clients import check_client
 from .codec import read_app
-from .keys import SHARDS
-from .lookup import BeatSeen, EntrySeen, Lookup, Overview, Remembered, RowSeen, WindowSeen
+from .entries import RowSeen, find_rows, left_rows, loaded_as, loaders_of, scan_loaded
+from .keys import SHARDS, shard_of
 from .model import (
     BOUNDS,
     RUNS_ALONE,
@@ -38,7 +38,6 @@ from .model import (
     Moved,
     OpenWindow,
     Overdue,
-    Past,
     Paused,
     Published,
     Renewal,
@@ -52,6 +51,7 @@ from .model import (
     Unconsumed,
     Unknown,
     Waits,
+    WorkerSeen,
 )
 from .roundtrip import raised
 from .scripts import make_of_executions

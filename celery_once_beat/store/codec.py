@@ -7,9 +7,8 @@ isn't of that form.
 from __future__ import annotations
 
 import json
-import math
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -17,7 +16,7 @@ from urllib.parse import quote, unquote
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
-from celery_once_beat.wording import MOST_FAILURE, shown
+from celery_once_beat.wording import shown
 
 from . import model
 from .keys import VERSION, newer
@@ -339,27 +338,6 @@ def read_workers(reply: list[Any]) -> tuple[dict[str, model.WorkerSeen], list[st
     return found, unreadable
 
 
-def read_past(text: str) -> model.Past:
-    """Read one record of a history; see ``lua/pieces/records.lua``."""
-    start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
-    to_seconds, _, fraction = start.partition(".")
-    claimed = instant(claimed_ms)
-    ran = outcome != "missed" and whole(number) > 0
-    return model.Past(
-        start=parse_instant(f"{to_seconds}.{fraction:0<6}Z"),
-        outcome=read_text(outcome),
-        claimed=claimed,
-        begun=claimed + timedelta(milliseconds=whole(begun_after)) if ran else None,
-        closed=claimed + timedelta(milliseconds=whole(closed_after)),
-        attempts=whole(number) if outcome != "missed" else 0,
-        missed=max(whole(number), 1) if outcome == "missed" else 0,
-        beat=beat,
-        # Where nothing ran, it is who ended the window: a beat, or the worker that discarded its message.
-        worker="" if worker == "-" or not ran else f"celery{worker}" if worker.startswith("@") else worker,
-        ordered=beat.endswith(":order"),
-    )
-
-
 def as_mapping(reply: Any) -> dict[str, str]:
     """Return a hash as a dict; it is a flat list in RESP2."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
@@ -380,27 +358,6 @@ def as_info(reply: Any) -> dict[str, str]:
 def write_report(report: model.BeatReport, app: str) -> str:
     """Write a beat's report as JSON, with ``app``."""
     return json.dumps({**json.loads(app or "{}"), **asdict(report)})
-
-
-def read_report(text: str | None) -> model.BeatReport | None:
-    """Read a beat's report. None: it can't be read."""
-    try:
-        said = json.loads(text or "")
-        known = [field for field in fields(model.BeatReport) if field.name in said]
-        return model.BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
-    except (ValueError, TypeError, RecursionError):
-        return None
-
-
-def _checked(value: object, kind: object) -> Any:
-    """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
-    if kind == "str" and isinstance(value, str):
-        return value[:MOST_FAILURE]
-    if isinstance(value, dict) and str(kind).startswith("Mapping"):
-        return {name: _checked(why, "str") for name, why in value.items()}
-    if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
-        return int(value) if kind == "int" else float(value)
-    raise ValueError(f"found {value!r:.40}, expected {kind}")
 
 
 def read_app(text: str | None) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -495,37 +495,6 @@ class OpenWindow:
     def given_back(self) -> bool:
         """Whether it is to run again: by a retry, or later; or its execution died, and a beat has taken it."""
         return self.state in ("retry", "again", "again_due") or (self.begun is not None and self.taken)
-
-
-@dataclass(frozen=True)
-class Past:
-    """One record of an entry's history: a window that has its outcome. Instants are aware UTC."""
-
-    start: datetime
-    outcome: str
-    claimed: datetime
-    #: When its last execution began; None where none did.
-    begun: datetime | None
-    closed: datetime
-    attempts: int
-    #: How many windows were missed, of which this is the newest; 0 for any other outcome.
-    missed: int
-    #: Host and process of the beat that claimed it.
-    beat: str
-    #: Host of its last execution; '' where there was none.
-    worker: str
-    #: A person ordered it: it was claimed then.
-    ordered: bool = False
-
-    @property
-    def late(self) -> timedelta | None:
-        """From the start to the begin of the last execution."""
-        return None if self.begun is None else self.begun - self.start
-
-    @property
-    def took(self) -> timedelta | None:
-        """From the begin of the last execution to the end."""
-        return None if self.begun is None else self.closed - self.begun
 
 
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown

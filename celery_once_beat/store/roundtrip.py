@@ -26,8 +26,9 @@ from celery_once_beat.wording import shown
 
 from . import codec, model
 from .clients import connect
+from .clocks import clocks
+from .exchange import UNREACHABLE, Command, Nodes, Reply
 from .keys import Keys, newer
-from .nodes import UNREACHABLE, Command, Nodes, Reply
 from .scripts import Call
 
 T = TypeVar("T")
@@ -90,14 +91,11 @@ class RoundTrip:
         if missing:
             scripts = sorted({calls[position].verb.script for position in missing})
             load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
-            again = self._send([calls[position].command for position in missing], before=load, last=wait)
+            again = self._send([calls[position].command for position in missing], load, wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
-        certain = wait is None or not any(self._doubt("", reply.last) for reply in replies)
-        answers: list[T | OnceError] = []
-        for call, reply in zip(calls, replies, strict=False):
-            answer = self._read(call, reply, certain=certain)
-            answers.append(answer)
+        certain = not any(self._doubt("", reply.last) for reply in replies)
+        answers = [self._read(call, reply, certain=certain) for call, reply in zip(calls, replies, strict=False)]
         plain = [
             self._error(reply.value, [words[1]]) if isinstance(reply.value, Exception) else reply.value
             for words, reply in zip(commands, replies[len(calls) :], strict=True)
@@ -115,16 +113,14 @@ class RoundTrip:
     def clocks(self) -> dict[str, float]:
         """How many seconds the clock of each server that answers, replicas too, is ahead of this machine's."""
         try:
-            return self._nodes.clocks()
+            return clocks(self._nodes.client)
         except UNREACHABLE as exc:  # a cluster's client asks for its nodes when it is made
             raise _unavailable(exc) from exc
 
-    def _send(
-        self, commands: Sequence[Command], *, before: Sequence[bytes] = (), last: bytes | None = None
-    ) -> list[Reply]:
+    def _send(self, commands: Sequence[Command], load: Sequence[bytes] = (), last: bytes | None = None) -> list[Reply]:
         """As :meth:`Nodes.send`. Raises StoreUnavailableError if no server answered."""
         try:
-            return self._nodes.send(commands, before=before, last=last)
+            return self._nodes.send(commands, load, last)
         except OnceError:
             raise
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
@@ -137,7 +133,7 @@ class RoundTrip:
             self._lazy = None
             raise
 
-    def _read(self, call: Call[T], reply: Reply, *, certain: bool) -> T | OnceError:
+    def _read(self, call: Call[Any], reply: Reply, *, certain: bool) -> Any:
         """Read one reply; ``certain`` says whether all servers that were asked have their replicas."""
         value = reply.value
         if isinstance(value, Exception):

@@ -25,9 +25,9 @@ from celery_once_beat.windows import format_instant
 
 from . import codec
 from .codec import encode, pack_word
+from .exchange import Command
 from .keys import GROUP, VERSION
 from .model import BOUNDS, MOST_WAITING
-from .nodes import Command
 from .protocol import STATES
 
 T = TypeVar("T")
@@ -317,7 +317,7 @@ CONFIRM = Verb(
 TAKE = Verb("take", OF_WINDOW, f"{ENDING} beat fingerprint consumed claim_lease:span", codec.read_take, waits=True)
 POSTPONE = Verb("postpone", f"{OF_WINDOW} beats", f"{ENDING} delay:span beat why", codec.read_word)
 #: For readers that poll: shows which of 5,000 hashes changed.
-MARKS = Verb("marks", "", "", str, more_keys="hashes")
+DIGESTS = Verb("digests", "", "", str, more_keys="hashes")
 SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)

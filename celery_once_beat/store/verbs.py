@@ -109,7 +109,7 @@ class Store:
     def leave_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that the beat has rows by other names, as (entry, row); returns the same, by whichever definition.
 
-        What a row had by a name that no living beat has it by is then kept for its next load: see ``Lookup.rows``.
+        What a row had by a name that no living beat has it by is then kept for its next load: see :func:`find_rows`.
         """
         return self.trip.run(
             [
@@ -474,26 +474,16 @@ class Store:
         where the window runs, waits for another retry, is closed already, or is for recovery; :class:`Confirmed` where
         it hasn't expired by the server's clock, and is published again soon.
         """
-        return self._close(window, owner, outcome, retry, expires=expires)
+        return self.trip.one(
+            self.of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires)
+        )
 
     def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.ConfirmReply:
         """Say that a message was discarded by ``worker``, which doesn't know its task; ``retry`` is its retry number.
 
         Returns :class:`Confirmed` where the window is published again soon.
         """
-        return self._close(window, worker, "unknown", retry)
-
-    def _close(
-        self,
-        window: WindowKey,
-        owner: str,
-        outcome: str,
-        retry: int = 0,
-        *,
-        expires: datetime | None = None,
-    ) -> model.ConfirmReply:
-        close = self.of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires)
-        return self.trip.one(close)
+        return self.close_window(window, worker, "unknown", retry)
 
     # -- workers ----------------------------------------------------------------------------------------------
 
@@ -516,6 +506,14 @@ class Store:
         replies = self.trip.read([("HGETALL", key) for key in keys])
         return [codec.read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
+    def server(self) -> tuple[dict[str, str], str]:
+        """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
+        try:
+            (reply,) = self.trip.read([("INFO", "everything")])
+        except OnceError as exc:
+            return {}, str(exc)
+        return codec.as_info(reply), ""
+
     def fences(self, entries: Iterable[str]) -> list[str | OnceError | None]:
         """Return the last fence of each of ``entries``: it changes with every begin."""
         return self.trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
@@ -537,33 +535,25 @@ class Store:
 
     def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, str]:
         """Write those of the verb's arguments that follow from the settings; once, but for keys of the user's own."""
-        settings = self.settings
-        if isinstance(window, KeyedWindow):
-            lasts = (window.end - window.start).total_seconds() if window.end else 0.0
-            remembered = max(settings.retention, lasts)
-            return verb.pack(
-                {
-                    "marker_ttl": remembered,
-                    "retention": remembered,
-                    "history_size": 0,
-                    "publish_timeout": settings.publish_timeout,
-                    "ends_at": window.end,
-                    "keyed": True,
-                }
-            )
-        found = self._packed.get(verb)
+        settings, keyed = self.settings, isinstance(window, KeyedWindow)
+        found = None if keyed else self._packed.get(verb)
         if found is None:
-            found = self._packed[verb] = verb.pack(
+            end = window.end if isinstance(window, KeyedWindow) else None
+            lasts = (end - window.start).total_seconds() if end else 0.0
+            remembered = max(settings.retention, lasts)
+            found = verb.pack(
                 {
-                    "marker_ttl": settings.marker_ttl,
-                    "retention": settings.retention,
-                    "history_size": settings.history_size,
+                    "marker_ttl": remembered if keyed else settings.marker_ttl,
+                    "retention": remembered,
+                    "history_size": 0 if keyed else settings.history_size,
                     "publish_timeout": settings.publish_timeout,
                     "claim_lease": settings.claim_lease,
-                    "ends_at": None,
-                    "keyed": False,
+                    "ends_at": end,
+                    "keyed": keyed,
                 }
             )
+            if not keyed:
+                self._packed[verb] = found
         return found
 
 

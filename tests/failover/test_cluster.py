@@ -23,7 +23,6 @@ from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings, name_broker
 from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
-from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
@@ -228,7 +227,7 @@ def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
     for url in (f"{dead};{living}", f"{living};{dead}"):
         store = Store(Settings(redis_url=url))
         assert store.heartbeat("beat-1").beats == ("beat-1",)
-        assert {f"127.0.0.1:{node.port}" for node in cluster.masters()} <= set(Lookup(store).clocks()), (
+        assert {f"127.0.0.1:{node.port}" for node in cluster.masters()} <= set(store.trip.clocks()), (
             "doctor compares them"
         )
         store.close()

@@ -14,7 +14,6 @@ from servers import need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import Claimed, ClaimRequest, Loaded, LoadRequest, Moved
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
@@ -47,7 +46,7 @@ def test_a_planned_failover(two_replicas: SentinelSet) -> None:
     with two_replicas.store(wait_replicas=1) as store:
         assert isinstance(load(store, "beat-1"), Loaded)
         assert isinstance(claim(store, "beat-1"), Claimed)
-        assert len(Lookup(store).clocks()) == 3, "the clocks of all servers can be compared"
+        assert len(store.trip.clocks()) == 3, "the clocks of all servers can be compared"
         # A sentinel that has just now heard nothing of the replicas refuses.
         wait_until(lambda: ask(two_replicas.sentinels[0], "SENTINEL", "FAILOVER", MASTER), "a failover begins", 60, 0.5)
         wait_until(lambda: two_replicas.choose_or_none() not in (None, before), "another is master", 60)

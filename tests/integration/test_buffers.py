@@ -15,10 +15,10 @@ from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending
-from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import (
     MOST_WAITING,
     Again,

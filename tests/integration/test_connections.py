@@ -23,8 +23,8 @@ from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features.alerts.store import alerted, drop_alert
 from celery_once_beat.features.orders.store import Order, write_orders
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Lookup
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 

@@ -23,12 +23,11 @@ from servers import RedisServer, SentinelServer, need_server
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store.codec import pack
-from celery_once_beat.store.connections import Connections
-from celery_once_beat.store.lookup import Lookup
+from celery_once_beat.store.exchange import Connections
 from celery_once_beat.store.verbs import Store
 
 #: Files between the request and the last reply.
-WIRE = ("store/connections.py", "redis/connection.py", "resp2.py", "resp3.py", "socket.py", "hiredis.py")
+WIRE = ("store/exchange.py", "redis/connection.py", "resp2.py", "resp3.py", "socket.py", "hiredis.py")
 
 _numbers = count()
 
@@ -158,8 +157,8 @@ def test_a_child_uses_nothing_of_its_parents(redis_server: RedisServer, redis_ur
 @pytest.fixture
 def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call is sent once, and each connection has been idle for long enough to be looked at before."""
-    monkeypatch.setattr("celery_once_beat.store.nodes._PAUSES", ())
-    monkeypatch.setattr("celery_once_beat.store.connections._IDLE", 0.0)
+    monkeypatch.setattr("celery_once_beat.store.exchange._PAUSES", ())
+    monkeypatch.setattr("celery_once_beat.store.exchange._IDLE", 0.0)
 
 
 @pytest.mark.usefixtures("no_second_try")
@@ -183,7 +182,7 @@ def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None
         server.pause()
         waiting = threading.Thread(target=says_its_own, args=(store,))
         waiting.start()
-        wait_until(lambda: not store.trip._nodes._to(store.trip._nodes.client)._free, "it waits for its reply", 20)
+        wait_until(lambda: not store.trip._nodes.to(store.trip._nodes.client)._free, "it waits for its reply", 20)
         with pytest.raises(StoreUnavailableError, match="Too many connections"):
             says_its_own(store)
         server.resume()
@@ -225,7 +224,7 @@ def test_greenlets_that_are_cut_short(redis_url: str) -> None:
         for first in range(0, 3000, 100):
             gevent.joinall([gevent.spawn(call, first + number) for number in range(100)], raise_error=True)
         assert done and cut
-        connections = store.trip._nodes._to(store.trip._nodes.client)
+        connections = store.trip._nodes.to(store.trip._nodes.client)
         assert len(connections._free) <= 100, len(connections._free)
         print(len(done), len(cut))
     """
@@ -251,7 +250,7 @@ def test_another_master_is_gone_on_with(start_redis: Callable[..., RedisServer])
             with sentinel.client() as client:
                 client.execute_command("SENTINEL", "REMOVE", MASTER)
                 client.execute_command("SENTINEL", "MONITOR", MASTER, "127.0.0.1", new.port, 1)
-            Lookup(store).clocks()  # connects by the client's own pool, which asks the sentinels
+            store.trip.clocks()  # connects by the client's own pool, which asks the sentinels
             says_its_own(store)
             assert connections(new)
             wait_until(lambda: not connections(old), "the old one is left", 20)
@@ -279,7 +278,7 @@ def test_a_reply_that_nobody_asked_for_is_nobodys(redis_url: str) -> None:
     """A connection on which something waits to be read isn't used."""
     with store_of(redis_url) as store:
         says_its_own(store)
-        ((connection, _),) = store.trip._nodes._to(store.trip._nodes.client)._free
+        ((connection, _),) = store.trip._nodes.to(store.trip._nodes.client)._free
         connection.send_packed_command([pack("ECHO", "stray")])
         wait_until(connection.can_read, "it has come", 20)
         says_its_own(store)

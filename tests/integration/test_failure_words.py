@@ -12,8 +12,8 @@ from processes import wait_until
 from stage import ENTRY, Stage, nth
 from system import System, rare
 
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.status import WindowStatus
-from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.store.model import Again, Begun, Ending, Finished
 from celery_once_beat.web.board.words import story_words
 from celery_once_beat.wording import failure_words

@@ -43,12 +43,11 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.features.orders.store import NOTE, Open, Order, read_orders, write_orders
 from celery_once_beat.features.reserved.store import receive_many
+from celery_once_beat.lookup.reading import read_past
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.store import Ending
 from celery_once_beat.store import model as r
-from celery_once_beat.store.codec import read_past
 from celery_once_beat.store.keys import SHARDS
-from celery_once_beat.store.lookup import Lookup
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 
@@ -604,7 +603,7 @@ def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
     stage = Stage(server.url(), **patient)
     stage.load()
     before = run(stage, 1)
-    clocks = Lookup(stage.store).clocks()
+    clocks = stage.store.trip.clocks()
     assert -90 < clocks[f"replica 127.0.0.1:{replica.port}"] - clocks["master"] < -30, "doctor sees it"
     stage.close()
     server.kill()

@@ -49,7 +49,7 @@ def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
 
 
 def last(stage: Stage) -> Any:
-    from celery_once_beat.store import Lookup
+    from celery_once_beat.lookup import Lookup
 
     (window,) = Lookup(stage.store).overview([ENTRY]).entries[ENTRY].windows
     return window.past

@@ -18,11 +18,11 @@ from celery.beat import Scheduler
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
-from celery_once_beat.store import Lookup
 from celery_once_beat.store.keys import shard_of
 
 HOUR = {"task": "proj.task", "schedule": timedelta(hours=1)}

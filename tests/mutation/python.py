@@ -24,7 +24,7 @@ from mutmut.utils.format_utils import get_mutant_name, mangled_name_from_mutant_
 
 from .trial import Change, Mutant
 
-PURE = ("features/alerts/reasons.py", "outcomes.py", "rules/*.py", "schedules/*.py", "store/codec.py", "windows.py")
+PURE = ("*/reading.py", "**/reasons.py", "outcomes.py", "rules/*.py", "schedules/*.py", "store/codec.py", "windows.py")
 #: Not those whose pytest is a process of its own.
 TESTS = ["tests/unit", "--ignore=tests/unit/test_pytest_plugin.py"]
 

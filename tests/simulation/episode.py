@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery_once_beat import signals
 from celery_once_beat.features import FEATURES
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Lookup, Store
+from celery_once_beat.store import Store
 
 from .actors import LONGEST, TELL, Beat, Editor, Worker, make_app
 from .faults import Faults, add_faults

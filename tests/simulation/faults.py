@@ -613,7 +613,7 @@ class Faults:
         from datetime import datetime, timezone
 
         from celery_once_beat.client.orders import Orders
-        from celery_once_beat.store import Lookup
+        from celery_once_beat.lookup import Lookup
 
         from .episode import is_tracked
 

@@ -26,7 +26,7 @@ from proxy import Proxy, _cut
 
 from celery_once_beat.store import Store, scripts
 from celery_once_beat.store.codec import pack as packed
-from celery_once_beat.store.nodes import Command, Reply
+from celery_once_beat.store.exchange import Command, Reply
 
 Line = dict[str, Any]
 
@@ -78,9 +78,9 @@ def recorded(store: Store, write: Callable[[Line], object]) -> Iterator[None]:
     trip = store.trip
     send = trip._send
 
-    def send_and_record(commands: Sequence[Command], **more: Any) -> list[Reply]:
+    def send_and_record(commands: Sequence[Command], *more: Any) -> list[Reply]:
         clock = Command(_TIME, "")
-        replies = send([clock, *commands, clock], **more)
+        replies = send([clock, *commands, clock], *more)
         since, *answers, until = replies
         for command, reply in zip(commands, answers, strict=True):
             line = line_of(read_requests(command.packed)[0][0], reply.value, _ms(since.value), _ms(until.value))

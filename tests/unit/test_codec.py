@@ -24,6 +24,7 @@ from celery_once_beat.features.orders.store import (
 )
 from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.features.runtime.store import SET, Changed, ChangeRecord, Conflict, decode_changes, read_numbers
+from celery_once_beat.lookup import Past, reading
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
 from celery_once_beat.store.protocol import STATES
@@ -230,20 +231,20 @@ def test_what_is_no_alert(said: dict[str, str]) -> None:
     ("record", "expected"),
     [
         (f"2026-01-01T01:00:00 done {MS} 500 1500 2 host:1 @w",
-         m.Past(AT, "done", AT, AT + HOUR / 7200, AT + 3 * HOUR / 7200, 2, 0, "host:1", "celery@w", False)),
+         Past(AT, "done", AT, AT + HOUR / 7200, AT + 3 * HOUR / 7200, 2, 0, "host:1", "celery@w", False)),
         (f"2026-01-01T01:00:00.25 failed {MS} 0 0 1 host:order w",
-         m.Past(AT + timedelta(seconds=0.25), "failed", AT, AT, AT, 1, 0, "host:order", "w", True)),
+         Past(AT + timedelta(seconds=0.25), "failed", AT, AT, AT, 1, 0, "host:order", "w", True)),
         (f"2026-01-01T01:00:00 expired {MS} 0 1000 0 host:1 -",
-         m.Past(AT, "expired", AT, None, AT + HOUR / 3600, 0, 0, "host:1", "", False)),
+         Past(AT, "expired", AT, None, AT + HOUR / 3600, 0, 0, "host:1", "", False)),
         (f"2026-01-01T01:00:00 missed {MS} 0 0 5 host:1 -",
-         m.Past(AT, "missed", AT, None, AT, 0, 5, "host:1", "", False)),
+         Past(AT, "missed", AT, None, AT, 0, 5, "host:1", "", False)),
         (f"2026-01-01T01:00:00 missed {MS} 0 0 0 host:1 -",
-         m.Past(AT, "missed", AT, None, AT, 0, 1, "host:1", "", False)),
+         Past(AT, "missed", AT, None, AT, 0, 1, "host:1", "", False)),
     ],
 )  # fmt: skip
-def test_a_record_of_a_history(record: str, expected: m.Past) -> None:
+def test_a_record_of_a_history(record: str, expected: Past) -> None:
     """A record says when, how and by whom a window ended."""
-    same(codec.read_past(record), expected)
+    same(reading.read_past(record), expected)
 
 
 @pytest.mark.parametrize("word", ["", "do ne", "done1", "dóne", "\x1bdone"])
@@ -480,9 +481,9 @@ def test_a_report() -> None:
     """A beat's report is JSON, with the app that it is of; its texts are cut."""
     text = codec.write_report(REPORT, '{"app": "proj"}')
     assert json.loads(text)["app"] == "proj"
-    same(codec.read_report(text), REPORT)
-    assert codec.read_report("x") is None
-    same(codec.read_report(json.dumps({**asdict(REPORT), "version": "v" * 999, "entries": 3.0, "lag": 1})),
+    same(reading.read_report(text), REPORT)
+    assert reading.read_report("x") is None
+    same(reading.read_report(json.dumps({**asdict(REPORT), "version": "v" * 999, "entries": 3.0, "lag": 1})),
          m.BeatReport(0.25, 1.0, 3, 1, "v" * 200, 2))  # fmt: skip
     assert codec.write_report(REPORT, "") == json.dumps(asdict(REPORT))
 

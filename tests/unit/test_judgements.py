@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from celery_once_beat.lookup import Past
 from celery_once_beat.status import judgements, paused_words
 from celery_once_beat.status.judgements import (
     JUDGEMENTS,
@@ -21,7 +22,7 @@ from celery_once_beat.status.judgements import (
     longest_run,
     skipped_in_a_row,
 )
-from celery_once_beat.store.model import EntryAccount, Past
+from celery_once_beat.store.model import EntryAccount
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

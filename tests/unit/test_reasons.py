@@ -9,8 +9,9 @@ import pytest
 
 from celery_once_beat.features.alerts.reasons import end_words, how_ended, why_late
 from celery_once_beat.features.alerts.store import Ended
+from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES, STATES
-from celery_once_beat.store import EntryAccount, OpenWindow, Past, WindowSeen
+from celery_once_beat.store import EntryAccount, OpenWindow
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 987_654, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

@@ -18,10 +18,11 @@ from celery_once_beat.client import Said, log_order
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
 from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
 from celery_once_beat.identity import order_name
+from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import EntryStatus, WindowStatus, each_window, make_report, newest_start
-from celery_once_beat.store import Lookup, Unknown, store_of
+from celery_once_beat.status import EntryStatus, WindowStatus, make_report, newest_start
+from celery_once_beat.store import Unknown, store_of
 from celery_once_beat.windows import WindowKey, format_instant
 
 from .entry import as_entries

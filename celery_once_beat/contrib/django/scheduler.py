@@ -22,7 +22,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin, log_left_out
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import Outage, about, guarded
-from celery_once_beat.store import EntryAccount, Lookup, RowSeen, Spent, Unknown
+from celery_once_beat.store import EntryAccount, RowSeen, Spent, Unknown, find_rows, left_rows
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
@@ -151,7 +151,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         """
         if self._caught_up or self._database.seen is None:
             return
-        self.unload(Lookup(self.store).left_rows(self.schedule))
+        self.unload(left_rows(self.store, self.schedule))
         self._caught_up = True
 
     # -- new names --------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         for name in self._waiting:
             self.entries.wake(name)
         unloaded = {entry.source.row: entry for entry in self.entries.unloaded() if not entry.stored}
-        ask = partial(Lookup(self.store).rows, {row: entry.name for row, entry in unloaded.items()})
+        ask = partial(find_rows, self.store, {row: entry.name for row, entry in unloaded.items()})
         found = ask()
         held = [(old, row) for row, seen in found.items() if isinstance(seen, RowSeen) for old in seen.names]
         left = [(old, row) for old, row in held if not self._is_spent_by(unloaded[row], old)]

@@ -28,8 +28,9 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import EntrySeen, Lookup, Overdue, Published
+from celery_once_beat.store import Overdue, Published
 from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
 from .reasons import end_words, how_ended, why_late

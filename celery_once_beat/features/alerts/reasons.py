@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from celery_once_beat.identity import host_of
+from celery_once_beat.lookup import WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import EntryAccount, OpenWindow, WindowSeen
+from celery_once_beat.store import EntryAccount, OpenWindow
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown
 

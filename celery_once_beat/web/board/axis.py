@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 
+from celery_once_beat.lookup import WindowSeen
 from celery_once_beat.outcomes import OPEN, OUTCOMES, STATES
 from celery_once_beat.status import WindowStatus
-from celery_once_beat.store import WindowSeen
 
 from . import words
 

@@ -13,9 +13,9 @@ from celery_once_beat.client import Orders, Said, Schedules
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import OrderRecord, read_orders
 from celery_once_beat.features.runtime.beat import add_defined
+from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import Definition
-from celery_once_beat.status import View, each_window, line_up, newest_start, paused_words
-from celery_once_beat.store import Lookup
+from celery_once_beat.status import View, line_up, newest_start, paused_words
 from celery_once_beat.windows import format_instant
 
 #: What of a definition is edited on the board. What it is called with isn't shown there.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 
 from celery_once_beat.identity import digest
+from celery_once_beat.lookup import WindowSeen
 from celery_once_beat.status import EntryStatus, Report, Sight
-from celery_once_beat.store import WindowSeen
 from celery_once_beat.windows import format_instant
 
 from . import words

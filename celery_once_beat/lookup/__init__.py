@@ -1,0 +1,10 @@
+"""What people are shown of the store: beats, entries, windows, records. It reads, and writes nothing.
+
+The core imports nothing of it.
+"""
+
+from __future__ import annotations
+
+from .lookup import Lookup
+from .remembered import Remembered
+from .seen import BeatSeen, EntrySeen, Overview, Past, WindowSeen, each_window

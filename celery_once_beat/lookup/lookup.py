@@ -1,0 +1,235 @@
+"""What people ask of the store: which beats live, how each entry stands, what ran. Reads, and writes nothing.
+
+A key that can't be read is a line of trouble at its entry; the other entries are shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, read_app, scan_loaded, shard_of
+from celery_once_beat.store.scripts import DIGESTS
+from celery_once_beat.windows import WindowKey, format_instant
+
+from .reading import read_report
+from .remembered import Remembered
+from .seen import BeatSeen, EntrySeen, Overview
+from .windows import make_entry, may_have_failed, readable
+
+#: Entries that travel in one pipeline.
+_CHUNK = 500
+#: Characters of a digest; see ``store/lua/digests.lua``.
+_DIGEST = 10
+#: Workers that were heard of within so many seconds are shown.
+_WORKERS_OF = 86_400.0
+#: Most overdue windows that are read of each shard.
+_MOST_OVERDUE = 10_000
+
+
+class Lookup:
+    """Looks into one store. Its methods raise StoreUnavailableError where Redis doesn't answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._trip = store.trip
+        self._keys = store.keys
+
+    def overview(
+        self, entries: Iterable[str], history: int = 1, *, and_loaded: bool = False, before: Remembered | None = None
+    ) -> Overview:
+        """Look at the beats and at ``entries``, each with up to ``history`` records of its history.
+
+        With ``and_loaded`` at all entries that beats have loaded, too, and at the workers. ``before`` is what the last
+        look of this kind found: only what has changed since is read again.
+        """
+        now, latency, beats = self.beats()
+        loaded = self._loaded(before) if and_loaded else {}
+        names = list(dict.fromkeys([*entries, *loaded]))
+        overdue, trouble = self._overdue(now)
+        strangers = {name: len(overdue[name]) for name in overdue.keys() - set(names)}
+        workers, unreadable = self._workers(now) if and_loaded else ({}, [])
+        unreadable += [why for of, why in trouble.items() if isinstance(of, str) and of not in names]
+        if before is None:
+            seen = self.entries(names, history, overdue, trouble)
+        else:
+            digests = self._read_digests(names)
+            changed = before.changed(names, digests, overdue, trouble)
+            read = self.entries(changed, history, overdue, trouble)
+            if and_loaded and before.has_new_definitions(read):
+                loaded = before.loaded = scan_loaded(self._store)
+            seen = before.keep(names, digests, read)
+        return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable))
+
+    def _read_digests(self, names: Iterable[str]) -> dict[str, str]:
+        """Return by name what stays the same while the entry's hash does; '' where that can't be told."""
+        by_shard: dict[int, list[str]] = {}
+        for name in names:
+            by_shard.setdefault(shard_of(name), []).append(name)
+        chunks = [of[at : at + _CHUNK] for of in by_shard.values() for at in range(0, len(of), _CHUNK)]
+        answers = self._trip.run([DIGESTS.call({}, [*map(self._store.entry_key, chunk)]) for chunk in chunks])
+        digests: dict[str, str] = {}
+        for chunk, answer in zip(chunks, answers, strict=True):
+            if isinstance(answer, StoreUnavailableError):
+                raise answer
+            text = "" if isinstance(answer, OnceError) else answer
+            digests.update((name, text[at * _DIGEST : (at + 1) * _DIGEST]) for at, name in enumerate(chunk))
+        return digests
+
+    def entries(
+        self,
+        names: Sequence[str],
+        history: int,
+        overdue: Mapping[str, dict[datetime, datetime]] = MappingProxyType({}),
+        trouble: Mapping[int | str, str] = MappingProxyType({}),
+    ) -> dict[str, EntrySeen]:
+        """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""
+        seen: dict[str, EntrySeen] = {}
+        for position in range(0, len(names), _CHUNK):
+            chunk = names[position : position + _CHUNK]
+            replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
+            for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
+                known = trouble.get(name) or trouble.get(shard_of(name), "")
+                account = codec.read_account(self._keys.of_entry("entry", name), reply[0])
+                seen[name] = make_entry(name, account, reply[1:], overdue.get(name, {}), known)
+            self._add_failures(seen, chunk)
+        return seen
+
+    def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:
+        """Add the deadlines of windows that run or wait, and all records of some entries."""
+        entries = dict(overview.entries)
+        lasting = [
+            (entry.name, position, window)
+            for entry in entries.values()
+            for position, window in enumerate(entry.windows)
+            if window.state in ("running", "waiting")
+        ]
+        commands: list[tuple[Any, ...]] = [
+            ("ZSCORE", self._keys.open(shard_of(name)), f"{name}@{format_instant(window.start)}")
+            for name, _, window in lasting
+        ]
+        commands += [("LRANGE", self._keys.of_entry("history", name), 0, -1) for name in records_of]
+        replies = iter(self._trip.read(commands) if commands else ())
+        for (name, position, window), score in zip(lasting, replies, strict=False):
+            if score is not None and not isinstance(score, OnceError):
+                windows = list(entries[name].windows)
+                with suppress(ValueError):  # the overview names what can't be read
+                    windows[position] = replace(window, deadline=codec.instant(float(score)))
+                entries[name] = replace(entries[name], windows=windows)
+        for name, texts in zip(records_of, replies, strict=True):
+            if not isinstance(texts, OnceError):
+                entries[name] = replace(entries[name], records=list(readable(texts)))
+        return replace(overview, entries=entries)
+
+    def entry(self, name: str, history: int) -> EntrySeen:
+        """Look at one entry, with up to ``history`` records of its history."""
+        return self.overview([name], history).entries[name]
+
+    # -- beats ------------------------------------------------------------------------------------------------
+
+    def beats(self) -> tuple[datetime, float, list[BeatSeen]]:
+        """Return the server's time, the seconds of a round trip, and the beats that live."""
+        keys = self._keys.of_beats
+        scores, reports = self._trip.read(
+            [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"])]
+        )
+        sent = time.monotonic()
+        heartbeat = self._store.snapshot()
+        latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
+        if isinstance(scores, OnceError):
+            raise scores
+        heard = dict(codec.as_pairs(scores))
+        texts = {} if isinstance(reports, OnceError) else codec.as_mapping(reports)
+        now_ms = (heartbeat.now - codec.EPOCH) / timedelta(milliseconds=1)
+        beats = []
+        for name in sorted(heartbeat.beats):
+            since, text = max(now_ms - heard.get(name, now_ms), 0.0) / 1000, texts.get(name)
+            beats.append(BeatSeen(name, since, read_report(text), read_app(text)))
+        return heartbeat.now, latency, beats
+
+    def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:
+        """Return what each worker said last, and what can't be read of them."""
+        try:
+            found, unreadable = self._store.workers(now, _WORKERS_OF)
+        except StoreUnavailableError:
+            raise
+        except OnceError as exc:
+            return {}, [str(exc)]
+        return found, [f"{self._keys.workers!r}, {why}" for why in unreadable]
+
+    # -- entries ----------------------------------------------------------------------------------------------
+
+    def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int | str, str]]:
+        """Return overdue windows by entry; and why some can't be read, by a shard's number or an entry's name."""
+        until = codec.epoch_ms(now)
+        replies = self._trip.read(
+            [
+                (
+                    "ZRANGEBYSCORE",
+                    self._keys.open(shard),
+                    "-inf",
+                    until,
+                    "WITHSCORES",
+                    "LIMIT",
+                    0,
+                    _MOST_OVERDUE,
+                )
+                for shard in range(SHARDS)
+            ]
+        )
+        found: dict[str, dict[datetime, datetime]] = {}
+        trouble: dict[int | str, str] = {}
+        for shard, reply in enumerate(replies):
+            if isinstance(reply, OnceError):
+                trouble[shard] = str(reply)
+                continue
+            pairs = codec.as_pairs(reply)
+            windows = codec.read_members([member for member, _ in pairs])
+            for window, (member, deadline) in zip(windows, pairs, strict=True):
+                if isinstance(window, WindowKey):
+                    try:
+                        instant = codec.instant(deadline)
+                    except ValueError as exc:
+                        trouble[window.entry] = f"the key {self._keys.open(shard)!r}, {member!r}: {exc}"
+                    else:
+                        found.setdefault(window.entry, {})[window.start] = instant
+        return found, trouble
+
+    def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:
+        """Add what failures said to the windows that failed; most entries have none."""
+        failed = [name for name in names if any(may_have_failed(window) for window in seen[name].windows)]
+        commands = [("HGETALL", self._keys.of_entry("failures", name)) for name in failed]
+        for name, reply in zip(failed, self._trip.read(commands) if commands else (), strict=True):
+            if isinstance(reply, OnceError):
+                continue  # for people only
+            words = codec.as_mapping(reply)
+            windows = [
+                replace(window, failure=words.get(format_instant(window.start), "")) if words else window
+                for window in seen[name].windows
+            ]
+            seen[name] = replace(seen[name], windows=windows)
+
+    def _loaded(self, before: Remembered | None) -> dict[str, str]:
+        """Return what beats say of the entries that they have loaded; as before, while they are as many."""
+        if before is None:
+            return scan_loaded(self._store)
+        keys = [self._keys.of_shard("entries", shard) for shard in range(SHARDS)]
+        counted = [
+            0 if isinstance(reply, OnceError) else reply for reply in self._trip.read([("HLEN", k) for k in keys])
+        ]
+        if before.is_old() or sum(counted) != len(before.loaded):
+            before.loaded = scan_loaded(self._store)
+        return before.loaded
+
+    def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
+        return [
+            ("HGETALL", self._keys.of_entry("entry", name)),
+            ("LRANGE", self._keys.of_entry("history", name), 0, history - 1),
+            ("HGETALL", self._keys.of_entry("refused", name)),
+        ]

@@ -1,0 +1,228 @@
+"""The exchange with servers: bytes go out over connections that stay open, replies come back.
+
+redis-py makes the connections: TLS, passwords, timeouts, socket options and health checks are its business, and so is
+which node of a cluster has a key. Its pool, pipelines and response callbacks are left out. They take more CPU than all
+the rest of a begin, and its pipelines over a cluster can't carry WAIT: that has no key, so it goes to one node for all.
+Here each node's commands travel with their WAIT on one connection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+from redis import exceptions
+from redis.cluster import RedisCluster
+from redis.sentinel import SentinelConnectionPool
+
+from celery_once_beat.wording import without_passwords
+
+from .codec import pack
+
+#: What a client raises where it has no answer of the server; the cluster's is no RedisError.
+UNREACHABLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, ValueError)
+#: Those of them that may be over in a moment.
+_BROKEN = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.RedisClusterException, OSError)
+#: A node says that the command is to be sent again, here or elsewhere; AskError is MovedError's base.
+_REDIRECTED = (exceptions.AskError, exceptions.ClusterDownError, exceptions.TryAgainError)
+#: Seconds before the second and the third try: every verb may be sent again, since it answers its owner as it did
+#: the first time.
+_PAUSES = (0.1, 0.2)
+#: Seconds after which a connection is checked before it is used: servers close those that are idle, and restart.
+_IDLE = 0.1
+_ASKING = pack("ASKING")
+
+
+class Command(NamedTuple):
+    """A command as it is sent."""
+
+    packed: bytes
+    #: By which a cluster's client knows the node.
+    key: str
+
+
+class Reply(NamedTuple):
+    """What came back for one command."""
+
+    #: The server's answer; an exception if it refused the command or didn't answer.
+    value: Any
+    #: What the server said to the last command of the pipeline.
+    last: Any = None
+    answered: bool = True
+
+
+class Nodes:
+    """The server behind a client of redis-py's, or the nodes of a cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        #: By the client of a server; of a cluster's nodes each has one.
+        self._connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for connections in list(self._connections.values()):
+            connections.close()
+
+    def send(self, commands: Sequence[Command], load: Sequence[bytes] = (), last: bytes | None = None) -> list[Reply]:
+        """Send each command to its server, those of one server together.
+
+        Each of these pipelines begins with ``load`` and ends with ``last``. Raises what the client raises if no
+        server answered; where one of several didn't, that stands in the place of its replies.
+        """
+        replies, left = [Reply(None, answered=False)] * len(commands), [*range(len(commands))]
+        for pause in (*_PAUSES, None):
+            for (server, asking), positions in self._by_server(commands, left, replies).items():
+                try:
+                    sent = [commands[position].packed for position in positions]
+                    found = _send_to(server, sent, load, last, asking=asking)
+                except UNREACHABLE as exc:
+                    found = [Reply(exc, answered=False)] * len(positions)
+                for position, reply in zip(positions, found, strict=True):
+                    replies[position] = reply
+            left = [p for p in left if isinstance(replies[p].value, _REDIRECTED if replies[p].answered else _BROKEN)]
+            if not left:
+                break
+            if isinstance(self.client, RedisCluster):
+                with suppress(*UNREACHABLE):  # if nobody answers, what was known of the slots stays known
+                    self.client.nodes_manager.initialize()
+            if pause is not None:
+                time.sleep(pause)
+        if replies and not any(reply.answered for reply in replies):
+            raise replies[0].value
+        return replies
+
+    def _by_server(
+        self, commands: Sequence[Command], positions: Sequence[int], replies: list[Reply]
+    ) -> dict[tuple[Connections, bool], list[int]]:
+        """Return for each server which commands it gets, and whether after ASKING, since their slot is moving there.
+
+        Where no server can be found, the error goes into ``replies``.
+        """
+        if not isinstance(self.client, RedisCluster):
+            return {(self.to(self.client), False): [*positions]} if positions else {}
+        found: dict[tuple[Connections, bool], list[int]] = {}
+        for position in positions:
+            answer, node = replies[position].value, None
+            try:
+                if isinstance(answer, exceptions.AskError) and not isinstance(answer, exceptions.MovedError):
+                    node = self.client.get_node(answer.host, answer.port)  # type: ignore[no-untyped-call]
+                to = node or self.client.get_node_from_key(commands[position].key)  # type: ignore[no-untyped-call]
+                server = self.to(self.client.get_redis_connection(to))
+                found.setdefault((server, node is not None), []).append(position)
+            except UNREACHABLE as exc:
+                replies[position] = Reply(exc, answered=False)
+        return found
+
+    def to(self, client: Any) -> Connections:
+        """Return the connections to the server of ``client``."""
+        found = self._connections.get(client)
+        return found if found is not None else self._connections.setdefault(client, Connections(client.connection_pool))
+
+
+def _send_to(
+    server: Connections, commands: Sequence[bytes], load: Sequence[bytes], last: bytes | None, *, asking: bool
+) -> list[Reply]:
+    if asking:
+        commands = [each for command in commands for each in (_ASKING, command)]
+    sent = [*load, *commands, *([] if last is None else [last])]
+    raw = server.exchange(b"".join(sent), len(sent))
+    at_last = None if last is None else raw.pop()
+    values = raw[len(load) + asking :: 1 + asking]
+    # If a script may not be loaded, that is the reason, not NOSCRIPT.
+    refused = next((value for value in raw[: len(load)] if isinstance(value, Exception)), None)
+    return [
+        Reply(refused if refused and isinstance(value, exceptions.NoScriptError) else value, at_last)
+        for value in values
+    ]
+
+
+class Connections:
+    """Connections to one server, as ``pool``, one of redis-py's, would make them; the pool itself holds none of these.
+
+    A connection is lent to one exchange at a time, and comes back when all its replies have been read. Whatever ends an
+    exchange early closes it: a broken connection, a soft time limit, gevent's Timeout. So no reply is ever read by
+    another exchange. Threads and greenlets need no lock: taking from a list and adding to it is one atomic step each.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._of_master = isinstance(pool, SentinelConnectionPool)
+        #: Each with when its last exchange ended, monotonic.
+        self._free: list[tuple[Any, float]] = []
+        #: All that there are: the pool's ``max_connections`` counts here too.
+        self._made: WeakSet[Any] = WeakSet()
+        self._process = os.getpid()
+        self._closed = False
+
+    def exchange(self, commands: bytes, count: int) -> list[Any]:
+        """Send ``count`` commands and return their replies. An error of the server's stands in its reply's place.
+
+        Raises what redis-py raises where the server doesn't answer.
+        """
+        if self._process != os.getpid():  # forked: those are the parent's
+            self._free, self._made, self._process = [], WeakSet(), os.getpid()
+        connection, replies = self._take() or self._connect(), []
+        try:
+            connection.send_packed_command([commands])
+            for _ in range(count):
+                try:
+                    replies.append(connection.read_response())
+                except exceptions.ResponseError as answer:
+                    replies.append(answer)
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._free.append((connection, time.monotonic()))
+        if self._closed:
+            self.close()  # meanwhile, by another thread
+        return replies
+
+    def close(self) -> None:
+        """Close those that aren't lent; the others close when they come back."""
+        self._closed = True
+        with suppress(IndexError):  # until none is left, also where another thread takes the last one
+            while True:
+                self._drop(self._free.pop()[0])
+
+    def _take(self) -> Any:
+        """Return a connection that can be used, or None."""
+        with suppress(IndexError):
+            while True:
+                connection, since = self._free.pop()
+                if self._is_usable(connection, since):
+                    return connection
+                self._drop(connection)
+        return None
+
+    def _is_usable(self, connection: Any, since: float) -> bool:
+        if self._of_master and (connection.host, connection.port) != self._pool.master_address:
+            return False  # sentinels have named another one since, to this or to the pool
+        try:
+            # What is there to be read is its end, or a reply that no exchange waits for.
+            return time.monotonic() < since + _IDLE or not connection.can_read()
+        except (exceptions.RedisError, OSError):
+            return False
+
+    def _connect(self) -> Any:
+        if len(self._made) >= self._pool.max_connections:
+            raise exceptions.ConnectionError("Too many connections")
+        connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        self._made.add(connection)
+        try:
+            connection.connect()
+        except BaseException as exc:
+            self._drop(connection)
+            if not isinstance(exc, Exception) or isinstance(exc, (exceptions.RedisError, OSError)):
+                raise
+            # A user's credential provider, whose service may be away; or what redis-py doesn't expect of a server.
+            raise exceptions.ConnectionError(without_passwords(f"{type(exc).__name__}: {exc}")[:300]) from exc
+        return connection
+
+    def _drop(self, connection: Any) -> None:
+        self._made.discard(connection)
+        connection.disconnect()
