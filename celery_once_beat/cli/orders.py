@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.client import Abandoned, OrderedWindow, Orders, Said
+from celery_once_beat.client import Abandoned, OrderedBy, OrderedWindow, Orders
 from celery_once_beat.errors import SettingError
 from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
@@ -43,7 +43,7 @@ def run(project: Project, entry: str, window: str | None, by: str, note: str, *,
     orders, tracked = Orders(project.store), _tracked(project, entry)
     with _wrong_use():
         start = orders.start_to_run(tracked, None if window is None else project.instant(window, "--window"))
-    (ordered,) = done = orders.run(entry, [start], Said(by, note))
+    (ordered,) = done = orders.run(entry, [start], OrderedBy(by, note))
     at = format_instant(start)
     if json_:
         print_json({"entry": entry, "start": at, "task_id": ordered.task_id, **_numbers(done)})
@@ -86,7 +86,7 @@ def backfill(project: Project, entry: str, since: str, until: str, *, json_: boo
     if starts and not given["dry_run"]:
         if not given["yes"]:
             click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
-        done = orders.run(entry, starts, Said(given["by"], given["note"]), "backfill")
+        done = orders.run(entry, starts, OrderedBy(given["by"], given["note"]), "backfill")
     numbers = _numbers(done)
     if json_:
         print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **numbers})
@@ -142,7 +142,7 @@ def pause(project: Project, entry: tuple[str, ...], by: str, note: str, *, json_
     """
     with printing_json(json_) as paused:
         for name in entry:
-            Orders(project.store).pause(name, Said(by, note))
+            Orders(project.store).pause(name, OrderedBy(by, note))
             paused({"entry": name, "paused": True}, f"{plain(name)}: paused")
 
 
@@ -159,7 +159,7 @@ def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from
     """
     with printing_json(json_) as resumed:
         for name in entry:
-            missed = Orders(project.store).resume(name, Said(by, note), project.entry(name) if from_now else None)
+            missed = Orders(project.store).resume(name, OrderedBy(by, note), project.entry(name) if from_now else None)
             resumed(
                 {"entry": name, "paused": False, "missed": missed},
                 f"{plain(name)}: resumed" + (f", {missed} windows missed" if from_now else ""),
@@ -191,7 +191,7 @@ def abandon(project: Project, entry: str, window: str | None, by: str, note: str
         click.confirm(f"Give up {len(starts)} open windows of {plain(entry)}?", abort=True, err=given["json_"])
     gone, left = Abandoned([], [])
     if starts:
-        gone, left = Orders(project.store).abandon(entry, starts, Said(by, note), running=given["running"])
+        gone, left = Orders(project.store).abandon(entry, starts, OrderedBy(by, note), running=given["running"])
     if given["json_"]:
         print_json({"entry": entry, "abandoned": as_json(gone), "running": as_json(left)})
     else:

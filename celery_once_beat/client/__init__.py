@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from celery_once_beat.features.orders.orders import Abandoned, OrderedBy, OrderedWindow, Orders, log_order, newest_start
 from celery_once_beat.schedules import Change, Schedule
 
 from .asynchronous import AsyncSchedules
 from .file import Edit, apply, compare, read_file, write_file
-from .orders import Abandoned, OrderedWindow, Orders, Said, log_order
 from .schedules import Schedules

@@ -26,6 +26,7 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
+from celery_once_beat.features.orders.orders import OrderedWindow, Orders
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.beat import make_defined
 from celery_once_beat.logs import about, guarded
@@ -37,8 +38,6 @@ from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, ma
 from celery_once_beat.store import Store, StoredDefinition, Unknown, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
-
-from .orders import OrderedWindow, Orders
 
 logger = guarded(get_logger(__name__))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .coming import coming_starts, newest_start
+from .coming import coming_starts
 from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import Sight, View, take_snapshot

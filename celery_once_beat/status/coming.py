@@ -1,4 +1,4 @@
-"""Which windows of an entry come next, and which was the newest."""
+"""Which windows of an entry come next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import UndecidedError
-from celery_once_beat.rules import PureSchedule, latest_start
+from celery_once_beat.rules import PureSchedule
 
 #: How far a schedule that can only be asked again and again is asked for its next start.
 _ASKED_FOR = timedelta(days=31)
@@ -35,20 +35,3 @@ def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
         if entry.one_off:
             return
         after = start
-
-
-def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
-    """Return the newest start up to ``now`` (aware UTC), by the definition of its time; None where there is none."""
-    start = _newest_by(entry, now)
-    for old in reversed(entry.timetable.earlier):
-        if start is not None and start > old.until:
-            break
-        start = None if old.entry is None else _newest_by(old.entry, min(now, old.until))
-    return start
-
-
-def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
-    if entry.timetable.polled:
-        return None
-    start = latest_start(entry.when, until - entry.offset, anchor=entry.policy.anchor)
-    return None if start is None else start + entry.offset

@@ -612,7 +612,7 @@ class Faults:
     def _order(self, schedules: Any, what: str, name: str, asked: float) -> None:
         from datetime import datetime, timezone
 
-        from celery_once_beat.client.orders import Orders
+        from celery_once_beat.features.orders.orders import Orders
         from celery_once_beat.lookup import Lookup
 
         from .episode import is_tracked

@@ -29,8 +29,8 @@ from greenlet import getcurrent
 
 from celery_once_beat import background, identity
 from celery_once_beat.beat import claiming, outgoing, scheduler, stopping
-from celery_once_beat.client import orders as client_orders  # noqa: F401  # it is loaded before anything is replaced
 from celery_once_beat.features.keyed import task as keyed
+from celery_once_beat.features.orders import orders  # noqa: F401  # it is loaded before anything is replaced
 from celery_once_beat.features.reserved import worker as reserved
 from celery_once_beat.store import verbs
 from celery_once_beat.worker import duties, errands, leases, put_back, task

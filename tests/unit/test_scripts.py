@@ -89,8 +89,7 @@ def test_a_report_may_gain_a_field() -> None:
 @pytest.mark.parametrize("wrong", [{"lag": "soon"}, {"entries": float("inf")}, {"version": 7}, {"offset": None}])
 def test_a_report_that_is_no_report(wrong: dict[str, Any]) -> None:
     """What a stranger wrote is nothing, and no error."""
-    told = json.dumps({**asdict(REPORT), **wrong})
-    assert read_report(told) is read_report("[" * 9999) is None
+    assert read_report(json.dumps({**asdict(REPORT), **wrong})) is read_report("[" * 9999) is None
 
 
 def test_the_store_has_one_door() -> None:

@@ -17,7 +17,7 @@ from django.utils.safestring import mark_safe
 from django.utils.text import Truncator
 from django.utils.timezone import localtime
 
-from celery_once_beat.client import Said
+from celery_once_beat.client import OrderedBy
 from celery_once_beat.errors import OnceError
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.wording import printable, some, span
@@ -144,8 +144,8 @@ class OnceAdminMixin:
     def once_run(self, request: Any, rows: Any) -> None:
         """Run the newest window of each row, also one that ran before: a beat publishes it within two seconds."""
 
-        def order(rows: list[Any], said: Said) -> list[str | OnceError]:
-            starts = row_windows.run(rows, self._once_app(), said)
+        def order(rows: list[Any], by: OrderedBy) -> list[str | OnceError]:
+            starts = row_windows.run(rows, self._once_app(), by)
             return [f"window {_moment(at)} is run by order" if isinstance(at, datetime) else at for at in starts]
 
         self._do(request, rows, order)
@@ -161,21 +161,21 @@ class OnceAdminMixin:
         self._set_paused(request, rows, "resumed")
 
     def _set_paused(self, request: Any, rows: Any, done: str) -> None:
-        def order(rows: list[Any], said: Said) -> list[str | OnceError]:
-            wrong = row_windows.set_paused(rows, self._once_app(), said, paused=done == "paused")
-            words = f"{done} by {printable(said.by)}" + (f": {printable(said.note)}" if said.note else "")
+        def order(rows: list[Any], by: OrderedBy) -> list[str | OnceError]:
+            wrong = row_windows.set_paused(rows, self._once_app(), by, paused=done == "paused")
+            words = f"{done} by {printable(by.name)}" + (f": {printable(by.note)}" if by.note else "")
             return [words if why is None else why for why in wrong]
 
         self._do(request, rows, order)
 
-    def _do(self: Any, request: Any, rows: Any, order: Callable[[list[Any], Said], list[str | OnceError]]) -> None:
+    def _do(self: Any, request: Any, rows: Any, order: Callable[[list[Any], OrderedBy], list[str | OnceError]]) -> None:
         """Carry out ``order`` for the rows that this user may change; what it says stands in each row's history."""
         changed: list[Any] = []
         others: list[Any] = []
         for row in rows:
             (changed if self.has_change_permission(request, row) else others).append(row)
         try:
-            answers = order(changed, _said(request)) if changed else []
+            answers = order(changed, _ordered_by(request)) if changed else []
         except OnceError as exc:
             answers = [exc] * len(changed)
         found: dict[tuple[bool, str], list[Any]] = {}
@@ -195,8 +195,8 @@ class OnceAdminMixin:
             self.message_user(request, f"and {left} more rows, which aren't named here", messages.WARNING)
 
 
-def _said(request: Any) -> Said:
-    return Said(request.user.get_username()[:_MOST_BY], " ".join(request.POST.get(_NOTE, "").split()))
+def _ordered_by(request: Any) -> OrderedBy:
+    return OrderedBy(request.user.get_username()[:_MOST_BY], " ".join(request.POST.get(_NOTE, "").split()))
 
 
 def _named(rows: list[Any]) -> str:

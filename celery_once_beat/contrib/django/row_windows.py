@@ -14,14 +14,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from celery_once_beat.beat import BeatEntry, as_loaded
-from celery_once_beat.client import Said, log_order
+from celery_once_beat.client import OrderedBy, log_order, newest_start
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
 from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import EntryStatus, WindowStatus, make_report, newest_start
+from celery_once_beat.status import EntryStatus, WindowStatus, make_report
 from celery_once_beat.store import Unknown, store_of
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -74,19 +74,19 @@ def read_windows(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
     return found
 
 
-def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]:
+def run(rows: Sequence[Any], app: Any, by: OrderedBy) -> list[datetime | OnceError]:
     """Order the newest window of each row that has started, to be published by a beat within one look.
 
     Returns for each row the start of its window, or why none runs. Raises SettingError, and StoreUnavailableError where
     the store doesn't answer in time: the orders may have been carried out all the same.
     """
-    check_words(said.by, said.note)
+    check_words(by.name, by.note)
     store, entries = store_of(app), _schedule(rows, app).entries
 
     now = _in_time(store.snapshot).now
     found = [_to_run(row, entries, now) for row in rows]
     keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
-    orders = _orders("run", said, {key.entry: format_instant(key.start) for key in keys})
+    orders = _orders("run", by, {key.entry: format_instant(key.start) for key in keys})
 
     def order() -> Iterator[Any]:
         write_orders(store, orders)
@@ -96,27 +96,27 @@ def run(rows: Sequence[Any], app: Any, said: Said) -> list[datetime | OnceError]
     return [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
 
 
-def set_paused(rows: Sequence[Any], app: Any, said: Said, *, paused: bool) -> list[OnceError | None]:
+def set_paused(rows: Sequence[Any], app: Any, by: OrderedBy, *, paused: bool) -> list[OnceError | None]:
     """Pause or resume all these rows in one round trip; returns for each row why it can't be, or None.
 
     Raises as :func:`run` does.
     """
-    store, words = store_of(app), check_words(said.by, said.note)
+    store, words = store_of(app), check_words(by.name, by.note)
     names = [row.name for row in rows]
-    orders = _orders("pause" if paused else "resume", said, dict.fromkeys(names, ""))
+    orders = _orders("pause" if paused else "resume", by, dict.fromkeys(names, ""))
     replies = _in_time(lambda: pause_many(store, names, words, orders, paused=paused))
     return [
         _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
     ]
 
 
-def _orders(what: str, said: Said, rows: Mapping[str, str]) -> list[Order]:
+def _orders(what: str, by: OrderedBy, rows: Mapping[str, str]) -> list[Order]:
     """Return what the log of orders gets: a record a row, one for all where they are many, which would take it long."""
     if len(rows) > _MOST_NOTED:
         first, others = next(iter(rows)), len(rows) - 1
-        orders = [Order(what, first, said.by, said.note, f"and {others} more rows, which have it in their histories")]
+        orders = [Order(what, first, by.name, by.note, f"and {others} more rows, which have it in their histories")]
     else:
-        orders = [Order(what, name, said.by, said.note, about) for name, about in rows.items()]
+        orders = [Order(what, name, by.name, by.note, about) for name, about in rows.items()]
     for order in orders:
         log_order(order)
     return orders

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from celery_once_beat.client import Said
+from celery_once_beat.client import OrderedBy
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.identity import digest
 from celery_once_beat.windows import format_instant, parse_instant
@@ -144,28 +144,28 @@ class Actions:
         order = request.path_params["order"]
         if order not in _ORDERS:
             raise HTTPException(404, "There is no such order")
-        carry_out: Callable[[Line, Said, Fields], Done] = getattr(self, f"_{order}")
+        carry_out: Callable[[Line, OrderedBy, Fields], Done] = getattr(self, f"_{order}")
         fields = await read_form(request, _MOST_FORM)
         cookie = _cookie(request)
         given = _csrf(cookie, visitor)
         if not cookie or not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
             raise HTTPException(403, "This form isn't of your session with the board: open its page again")
         try:
-            said = _said(visitor, fields)
-            done = await asyncio.to_thread(carry_out, line, said, fields)
+            by = _ordered_by(visitor, fields)
+            done = await asyncio.to_thread(carry_out, line, by, fields)
         except OnceError as exc:
             form = {name: values[0] for name, values in fields.items() if name != "csrf"}
             again = {"given": form, "wrong": words.plain(exc, 400)}
             return await self._show(request, visitor, line, _status(exc), failed=order, **again)
         if isinstance(done, dict):
-            return self._html("backfill.html", request, visitor, root="../../", line=line, said=said, **done)
+            return self._html("backfill.html", request, visitor, root="../../", line=line, by=by, **done)
         return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
 
-    def _run(self, line: Line, said: Said, fields: Fields) -> Done:
-        self._desk.run(line.entry, said, self._time(fields, "window"))
+    def _run(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
+        self._desk.run(line.entry, by, self._time(fields, "window"))
         return "Ordered 1 window. A beat publishes it at once."
 
-    def _backfill(self, line: Line, said: Said, fields: Fields) -> Done:
+    def _backfill(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
         """First show what it would run. What was shown is run: windows that are due since then aren't."""
         since, until = self._time(fields, "since"), self._time(fields, "until")
         if since is None or until is None:
@@ -177,7 +177,7 @@ class Actions:
         known = digest(" ".join(map(format_instant, starts)), 32).hex()
         agreed = _only(fields, "agreed")
         if agreed == known and starts:
-            ordered = self._desk.orders.run(line.entry, starts, said, "backfill")
+            ordered = self._desk.orders.run(line.entry, starts, by, "backfill")
             number = sum(each.task_id is not None for each in ordered)  # some may be open by now
             return f"Ordered {number} windows. Beats publish them at once."
         return {
@@ -192,32 +192,32 @@ class Actions:
             "again": again,
         }
 
-    def _pause(self, line: Line, said: Said, _: Fields) -> Done:
-        self._desk.orders.pause(line.entry, said)
+    def _pause(self, line: Line, by: OrderedBy, _: Fields) -> Done:
+        self._desk.orders.pause(line.entry, by)
         return "Paused. What is open goes on."
 
-    def _resume(self, line: Line, said: Said, _: Fields) -> Done:
-        self._desk.orders.resume(line.entry, said)
+    def _resume(self, line: Line, by: OrderedBy, _: Fields) -> Done:
+        self._desk.orders.resume(line.entry, by)
         return "Resumed. Windows of the pause are caught up on as the entry's catch_up says."
 
-    def _abandon(self, line: Line, said: Said, fields: Fields) -> Done:
+    def _abandon(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
         try:
             starts = sorted({parse_instant(text) for text in fields.get("start", ())})
         except ValueError as exc:
             raise SettingError(str(exc)) from exc
         if not starts:
             raise SettingError("found no window, expected one or more to give up")
-        gone, left = self._desk.orders.abandon(line.entry, starts, said, running=bool(_only(fields, "running")))
+        gone, left = self._desk.orders.abandon(line.entry, starts, by, running=bool(_only(fields, "running")))
         if not gone and not left:
             raise SettingError("none of them owes its outcome any more")
         return f"Gave up {len(gone)} windows; left {len(left)}, since they run."
 
-    def _edit(self, line: Line, said: Said, fields: Fields) -> Done:
+    def _edit(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
         version = _only(fields, "version")
         if not version.isdecimal() or len(version) > 15:  # noqa: PLR2004
             raise SettingError(f"version: found {shown(version)}, expected a number")
         edited = {name: _json(name, _only(fields, name)) for name in ("schedule", "once")}
-        self._desk.edit(line.entry, said, edited, int(version))
+        self._desk.edit(line.entry, by, edited, int(version))
         return "Changed. It counts from now."
 
     def _time(self, fields: Fields, name: str) -> datetime | None:
@@ -235,15 +235,15 @@ def _acting(request: Request) -> Visitor:
     return visitor
 
 
-def _said(visitor: Visitor, fields: Fields) -> Said:
+def _ordered_by(visitor: Visitor, fields: Fields) -> OrderedBy:
     """Return who orders; who came by the token says so themselves, which the log shows."""
     note = " ".join(_only(fields, "note").split())
     if visitor.name:
-        return Said(visitor.name, note)
+        return OrderedBy(visitor.name, note)
     name = " ".join(_only(fields, "by").split())
     if not name:
         raise SettingError("Your name: found nothing, expected who orders it")
-    return Said(f"{name} (by token)", note)
+    return OrderedBy(f"{name} (by token)", note)
 
 
 def _cookie(request: Request) -> str:

@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.beat import BeatEntry, load_schedule
-from celery_once_beat.client import Orders, Said, Schedules
+from celery_once_beat.client import OrderedBy, Orders, Schedules, newest_start
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import OrderRecord, read_orders
 from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import Definition
-from celery_once_beat.status import View, line_up, newest_start, paused_words
+from celery_once_beat.status import View, line_up, paused_words
 from celery_once_beat.windows import format_instant
 
 #: What of a definition is edited on the board. What it is called with isn't shown there.
@@ -82,10 +82,10 @@ class Desk:
 
     # -- orders -----------------------------------------------------------------------------------------------
 
-    def run(self, name: str, said: Said, start: datetime | None) -> None:
+    def run(self, name: str, by: OrderedBy, start: datetime | None) -> None:
         """Run the window at ``start`` now, None: the newest."""
         at = self.orders.start_to_run(self._entry(name), start)
-        (ordered,) = self.orders.run(name, [at], said)
+        (ordered,) = self.orders.run(name, [at], by)
         if ordered.task_id is None:
             raise SettingError(f"{format_instant(at)} still owes its outcome, and is left alone")
 
@@ -93,7 +93,7 @@ class Desk:
         """Return what a backfill would run, and what it would leave out."""
         return self.orders.starts_between(self._entry(name), since, until, again=again, most=_MOST_WINDOWS)
 
-    def edit(self, name: str, said: Said, edited: dict[str, Any], version: int) -> None:
+    def edit(self, name: str, by: OrderedBy, edited: dict[str, Any], version: int) -> None:
         """Change when a schedule that was set at run time starts, and its ``once`` settings.
 
         Raises VersionConflictError where it hasn't ``version`` any more.
@@ -103,5 +103,5 @@ class Desk:
             raise UnknownScheduleError("no such schedule is set at run time")
         definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
         self._schedules.check(name, definition)
-        words = self.orders.note("edit", name, said)
+        words = self.orders.note("edit", name, by)
         self._schedules.put(name, definition, words, if_version=version)

@@ -13,15 +13,16 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import SettingError, UnknownScheduleError
-from celery_once_beat.features.orders.store import Open, Order, abandon_many, backfill_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup, each_window
+from celery_once_beat.rules import latest_start
 from celery_once_beat.schedules import check_words
-from celery_once_beat.status import newest_start
 from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
+
+from .store import Open, Order, abandon_many, backfill_many, write_orders
 
 logger = guarded(get_logger(__name__))
 
@@ -34,10 +35,10 @@ _MICROSECOND = timedelta(microseconds=1)
 _EARLIEST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class Said(NamedTuple):
+class OrderedBy(NamedTuple):
     """Who orders something, and why."""
 
-    by: str
+    name: str
     note: str = ""
 
 
@@ -68,10 +69,10 @@ class Orders:
         self._store = store
         self._lookup = Lookup(store)
 
-    def note(self, what: str, name: str, said: Said, starts: Sequence[datetime] = (), about: str = "") -> str:
+    def note(self, what: str, name: str, by: OrderedBy, starts: Sequence[datetime] = (), about: str = "") -> str:
         """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
-        words = check_words(said.by, said.note)
-        order = Order(what, name, said.by, said.note, about or _about(starts))
+        words = check_words(by.name, by.note)
+        order = Order(what, name, by.name, by.note, about or _about(starts))
         write_orders(self._store, [order])
         log_order(order)
         return words
@@ -122,14 +123,14 @@ class Orders:
         return starts, skipped
 
     def run(
-        self, name: str, starts: Sequence[datetime], said: Said | None = None, what: str = "run"
+        self, name: str, starts: Sequence[datetime], by: OrderedBy | None = None, what: str = "run"
     ) -> list[OrderedWindow]:
         """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look.
 
-        ``said``: it is written down first, as the order ``what``.
+        ``by``: it is written down first, as the order ``what``.
         """
-        if said is not None:
-            self.note(what, name, said, starts)
+        if by is not None:
+            self.note(what, name, by, starts)
         replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0))
         if any(isinstance(reply, Unknown) for _, reply in replies):
             raise UnknownScheduleError(f"no beat has loaded {name!r} yet: start a beat first")
@@ -140,14 +141,14 @@ class Orders:
         ]
 
     def abandon(
-        self, name: str, starts: Sequence[datetime], said: Said | None = None, *, running: bool = False
+        self, name: str, starts: Sequence[datetime], by: OrderedBy | None = None, *, running: bool = False
     ) -> Abandoned:
         """Give up the open windows of the entry ``name`` that start at ``starts``; ``running``: also those that run.
 
         Nothing stops an execution; its end isn't recorded any more.
         """
-        if said is not None:
-            self.note("abandon", name, said, starts)
+        if by is not None:
+            self.note("abandon", name, by, starts)
         replies = self._each(name, starts, partial(abandon_many, self._store, running=running))
         return Abandoned(
             [start for start, reply in replies if isinstance(reply, Finished)],
@@ -163,17 +164,17 @@ class Orders:
             found += zip(chunk, map(raised, replies), strict=True)
         return found
 
-    def pause(self, name: str, said: Said) -> None:
+    def pause(self, name: str, by: OrderedBy) -> None:
         """Claim no further windows of the entry ``name``; what is open goes on."""
-        words = self.note("pause", name, said)
+        words = self.note("pause", name, by)
         self._set_paused(name, words, paused=True)
 
-    def resume(self, name: str, said: Said, miss: BeatEntry | None = None) -> int:
+    def resume(self, name: str, by: OrderedBy, miss: BeatEntry | None = None) -> int:
         """Claim windows again; those of the pause are caught up on as after an outage.
 
         With ``miss``, the entry, they are recorded as missed instead; returns how many.
         """
-        words = self.note("resume", name, said, about="" if miss is None else "from now on")
+        words = self.note("resume", name, by, about="" if miss is None else "from now on")
         missed = 0 if miss is None else self._miss(miss)
         self._set_paused(name, words, paused=False)
         return missed
@@ -204,6 +205,23 @@ class Orders:
         if not isinstance(reply, Claimed):
             raise UnknownScheduleError(f"{entry.name!r} changed meanwhile ({type(reply).__name__.lower()}): ask again")
         return reply.missed
+
+
+def newest_start(entry: BeatEntry, now: datetime) -> datetime | None:
+    """Return the newest start up to ``now`` (aware UTC), by the definition of its time; None where there is none."""
+    start = _newest_by(entry, now)
+    for old in reversed(entry.timetable.earlier):
+        if start is not None and start > old.until:
+            break
+        start = None if old.entry is None else _newest_by(old.entry, min(now, old.until))
+    return start
+
+
+def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
+    if entry.timetable.polled:
+        return None
+    start = latest_start(entry.when, until - entry.offset, anchor=entry.policy.anchor)
+    return None if start is None else start + entry.offset
 
 
 def _not_loaded(name: str) -> UnknownScheduleError:
