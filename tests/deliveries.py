@@ -20,8 +20,7 @@ from processes import wait_until
 
 from celery_once_beat import OnceTask, signals
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.model import Begun, ClaimRequest, EntryAccount, LoadRequest
-from celery_once_beat.store.verbs import store_of
+from celery_once_beat.store import Begun, ClaimRequest, EntryAccount, LoadRequest, store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.leases import Leases, leases_of
 

@@ -9,10 +9,8 @@ from itertools import islice
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store import Ending
+from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Store
 from celery_once_beat.store import model as replies
-from celery_once_beat.store.model import ClaimRequest, Confirmation, LoadRequest
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
 BEAT = "host-a:17:beatbeat"

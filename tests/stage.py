@@ -22,9 +22,8 @@ from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending, raised
+from celery_once_beat.store import Ending, Store, raised
 from celery_once_beat.store import model as r
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
 
 MINUTE = timedelta(minutes=1)

@@ -27,9 +27,7 @@ from processes import Proc, Processes, wait_until
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.schedules import read_schedule
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import SHARDS
-from celery_once_beat.store.model import EntryAccount
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import SHARDS, EntryAccount, Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
 EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}

@@ -7,16 +7,26 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``-- hooks: …`` calls those of all features in turn; a question (all but ``on_…``) until one answers:
 
 =================================  ===================================================================================
+``before_all()``                   a begin was asked for, and nothing is read yet: nothing, or the reply that refuses it
 ``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
                                    ``why``; or with the ``state`` in which it waits, the ``first`` for which, those that
                                    it passes ``over``, its ``limit``, and whether it is ``in_line``. ``window`` is
                                    nil if it is not open
 ``before_take(window)``            may this overdue window be published again? nothing, or a verdict of the second kind
 ``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
+``before_load(cursor)``            a beat loads an entry. Nothing; or of a definition that the store has: whether it is
+                                   ``in_force``, where it ``counts_from``, whether it is ``paused``, and its ``mark``
+``on_load()``                      it is loaded
+``before_pause()``                 an entry is paused or resumed: nothing, or what the feature has of it
+``on_pause(kept)``                 what it has, and what it answers
 ``on_claim()``                     the window was claimed, and is to be published
 ``on_begin(window)``               an open window begins; true: its end is to be recorded at once
 ``on_wait(window, verdict)``       the window waits, as ``before_begin`` or ``before_take`` said
 ``on_release(gone)``               the window doesn't run any more; ``gone``: its message is lost to the workers
+``on_begin_alone(repeated)``       a window begins that is open nowhere: its run key alone decides. ``repeated``: it
+                                   had, and the reply was lost. Returns how often it has begun by now; nothing: once
+``on_end_alone(verdict, retry)``   an execution of such a window ends; ``verdict`` is what ``hold`` says of it, and
+                                   ``retry`` for which it waits. Returns in how many ms it is to run again, or nothing
 ``on_close(start, window, …)``     a window that was open ended, or one is missed. The other arguments: its ``outcome``;
                                    ``fields``, to which the hook may add what is written with it; ``ran``, for how long
                                    it ran, ms. Of another window than this script's both are nil, and ``window`` is nil
@@ -30,7 +40,13 @@ feature reads of the entry's hash it names in a line ``-- fields: …``; its key
 
 In Python a feature has up to four modules, which are imported by :func:`parts`:
 
-- ``features/<name>/store.py`` declares its verbs, and calls them through a store's exchange.
+- ``features/<name>/store.py`` declares its verbs, and calls them through a store's exchange. It may have:
+
+  =============================  =======================================================================================
+  ``CONSTANTS``                  what its Lua knows by these names, as Lua text
+  ``settle(settings, window)``   the window isn't an entry's: returns a verb's arguments that are special to it, or None
+  =============================  =======================================================================================
+
 - ``features/<name>/beat.py`` has a class ``Part``, made for each beat. It may add a source of entries to
   ``beat.entries.sources``, see :mod:`celery_once_beat.beat.sources`. Its hooks are those of
   :class:`celery_once_beat.beat.part.BeatPart`:

@@ -15,6 +15,7 @@ from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, read_app, scan_loaded, shard_of
+from celery_once_beat.store.account import read_account
 from celery_once_beat.store.scripts import DIGESTS
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -73,7 +74,7 @@ class Lookup:
         for name in names:
             by_shard.setdefault(shard_of(name), []).append(name)
         chunks = [of[at : at + _CHUNK] for of in by_shard.values() for at in range(0, len(of), _CHUNK)]
-        answers = self._trip.run([DIGESTS.call({}, [*map(self._store.entry_key, chunk)]) for chunk in chunks])
+        answers = self._trip.run([DIGESTS.request({}, [*map(self._store.entry_key, chunk)]) for chunk in chunks])
         digests: dict[str, str] = {}
         for chunk, answer in zip(chunks, answers, strict=True):
             if isinstance(answer, StoreUnavailableError):
@@ -96,7 +97,7 @@ class Lookup:
             replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
             for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
                 known = trouble.get(name) or trouble.get(shard_of(name), "")
-                account = codec.read_account(self._keys.of_entry("entry", name), reply[0])
+                account = read_account(self._keys.of_entry("entry", name), reply[0])
                 seen[name] = make_entry(name, account, reply[1:], overdue.get(name, {}), known)
             self._add_failures(seen, chunk)
         return seen

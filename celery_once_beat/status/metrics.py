@@ -19,9 +19,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from celery_once_beat.errors import StoreDataError
+from celery_once_beat.features.times.store import BOUNDS, Histogram
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import COUNTED, OTHER
-from celery_once_beat.store import BOUNDS, Histogram
 from celery_once_beat.wording import short
 
 from .report import KINDS, BeatStatus, EntryStatus, Report

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
+from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import BeatSeen, EntrySeen, Overview, Past, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.store import EntryAccount, Histogram, OpenWindow
+from celery_once_beat.store import EntryAccount, OpenWindow
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, short, shown, some, span
 
@@ -360,7 +361,7 @@ def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
         "outcomes": account.counts,
         "backfilled": account.apart,
         "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
-        "times": account.times,
+        "times": read_times(account),
     }
 
 

@@ -6,12 +6,12 @@ what it writes, ``model`` says what is asked and answered, ``codec`` how that is
 
 from __future__ import annotations
 
+from .account import EntryAccount, OpenWindow
 from .clients import check_client
 from .codec import read_app
 from .entries import RowSeen, find_rows, left_rows, loaded_as, loaders_of, scan_loaded
 from .keys import SHARDS, shard_of
 from .model import (
-    BOUNDS,
     RUNS_ALONE,
     SET_ANEW,
     Acquired,
@@ -27,16 +27,12 @@ from .model import (
     Confirmed,
     ConfirmReply,
     Ending,
-    EntryAccount,
     Finished,
-    FreeSlots,
     Full,
     Heartbeat,
-    Histogram,
     Loaded,
     LoadRequest,
     Moved,
-    OpenWindow,
     Overdue,
     Paused,
     Published,
@@ -55,4 +51,4 @@ from .model import (
 )
 from .roundtrip import raised
 from .scripts import make_of_executions
-from .verbs import Store, store_of, stores_made_by
+from .verbs import Store, member_of, store_of, stores_made_by

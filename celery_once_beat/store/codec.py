@@ -20,7 +20,6 @@ from celery_once_beat.wording import shown
 
 from . import model
 from .keys import VERSION, newer
-from .protocol import STATES
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -183,11 +182,6 @@ def read_acquire(reply: list[Any]) -> model.Acquired | model.Full:
     return model.Full() if reply[0] == "full" else model.Acquired(shared=reply[0] == "shared")
 
 
-def read_free_slots(reply: list[Any]) -> model.FreeSlots:
-    windows = map(read_member, reply[1:])
-    return model.FreeSlots(whole(reply[0]), tuple(window for window in windows if window is not None))
-
-
 def read_renew(reply: list[Any]) -> model.Renewed | model.Stale:
     return model.Renewed() if reply[0] == "renewed" else model.Stale()
 
@@ -227,92 +221,6 @@ def read_word(reply: list[Any]) -> str:
     if not isinstance(word, str):
         raise TypeError(f"found {word!r:.80}, expected a word")
     return word
-
-
-def read_account(key: str, reply: Any) -> model.EntryAccount | OnceError | None:
-    """Read an entry's hash, ``key``; None where there is none, an error where it can't be read."""
-    if isinstance(reply, OnceError):
-        return reply
-    values = as_mapping(reply)
-    version = values.get("v", "1")
-    if version != str(VERSION):
-        return newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
-    if "cursor" not in values:
-        return None
-    try:
-        return _read_account(key, values)
-    except (ValueError, IndexError, KeyError, OverflowError) as exc:
-        return StoreDataError(f"the key {key!r} is no account of an entry: {exc}")
-
-
-def _read_account(key: str, values: dict[str, str]) -> model.EntryAccount:
-    by, note = read_said(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
-
-    loaders = values.get("loaders", "").split(" ")
-
-    def counted(prefix: str) -> dict[str, int]:
-        return {read_text(name[2:]): whole(value) for name, value in values.items() if name.startswith(prefix)}
-
-    return model.EntryAccount(
-        cursor=parse_instant(values["cursor"]),
-        born=parse_instant(values["born"]),
-        since=parse_instant(values["since"]),
-        last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
-        paused=values.get("paused") == "1",
-        last_begun=instant_or_none(values.get("fence", 0)),
-        refused=whole(values.get("refused", 0)),
-        counts=counted("c:"),
-        apart=counted("x:"),
-        open={parse_instant(name[2:]): _read_open(text) for name, text in values.items() if name.startswith("w:")},
-        fingerprint=values.get("fingerprint"),
-        paused_by=by,
-        paused_for=note,
-        loaders=dict(zip(loaders[::3], loaders[1::3], strict=False)),
-        discarded=_read_discarded(values.get("discarded", "")),
-        times=_read_times(key, values.get("times", "0 0 0")),
-        late=whole(values.get("late", 0)),
-        deadline=whole(values["deadline"]) / 1000 if values.get("deadline", "-") != "-" else None,
-        turn=parse_instant(values["running"]) if values.get("running") else None,
-        limit=values.get("limit", "")[:LONGEST_WORDS],
-    )
-
-
-def _read_discarded(text: str) -> tuple[str, datetime] | None:
-    at, _, worker = text.partition(" ")
-    return (worker, instant(at)) if worker else None
-
-
-def _read_times(key: str, text: str) -> dict[str, model.Histogram] | StoreDataError:
-    """Read the field ``times`` of an entry's hash, ``key``; see ``features/times``."""
-    if not re.fullmatch(r"(\d{1,15} ){2}\d{1,15}( [lqr](inf|\d{1,9}):\d{1,15})*", text, re.ASCII):
-        return StoreDataError(
-            f"the key {key!r} has no histograms in its field 'times': found {text!r:.40}, expected three sums and "
-            f"counters like 'l50:3'; with HDEL {key} times they begin anew"
-        )
-    times = {}
-    for letter, name, sum_ in zip("lqr", ("late", "queued", "ran"), text.split(" "), strict=False):
-        found = re.findall(rf" {letter}(\w+):(\d+)", text)
-        times[name] = model.Histogram({float(bound): whole(number) for bound, number in found}, whole(sum_))
-    return times
-
-
-def _read_open(text: str) -> model.OpenWindow:
-    """Read an open window's account; see ``lua/pieces/window.lua``."""
-    attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat, queue = text.split(" ")
-    if state not in STATES:
-        raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
-    return model.OpenWindow(
-        claimed=instant(claimed),
-        begun=instant_or_none(fence),
-        attempts=whole(attempts),
-        retry=whole(retry),
-        backfill=backfill == "1",
-        taken=taken != "0",
-        state=state,
-        beat=beat,
-        owner="" if owner == "-" else owner,
-        queue=None if queue == "-" else unquote(queue),
-    )
 
 
 def write_queue(queue: str | None) -> str:

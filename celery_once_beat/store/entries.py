@@ -91,7 +91,7 @@ def _held(store: Store, asked: Mapping[int, Sequence[str]]) -> dict[str, list[An
     """Return what shards have of rows, as ``lua/pieces/rows.lua`` says; an error for one that doesn't answer."""
     keys = {shard: [store.keys.of_shard(f"row:{row}", shard) for row in rows] for shard, rows in asked.items()}
     try:
-        replies = store.trip.run_with([], [("MGET", *of) for of in keys.values()])[1] if keys else []
+        replies = store.trip.send([("MGET", *of) for of in keys.values()])
     except StoreUnavailableError as exc:
         replies = [exc] * len(keys)
     held: dict[str, list[Any]] = {}

@@ -57,8 +57,6 @@ from celery_once_beat.windows import KeyedWindow, WindowKey
 #: Of the protocol: what the keys hold, and how.
 VERSION = 1
 SHARDS = 16
-#: The consumer group of all beats.
-GROUP = "beats"
 
 _TYPES = {
     "entry": "hash",

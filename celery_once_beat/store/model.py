@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from celery_once_beat.errors import OnceError, StoreDataError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.windows import WindowKey
 
@@ -250,10 +250,6 @@ class Busy:
     reason: str
 
 
-#: So many windows of an entry wait at most, of those that haven't begun: further ones are skipped. As Temporal has it.
-MOST_WAITING = 1000
-
-
 @dataclass(frozen=True)
 class Waits:
     """The window waits, and a beat publishes it when its turn comes. Instants are aware UTC."""
@@ -285,14 +281,6 @@ class Acquired(ActedOn):
 @dataclass(frozen=True)
 class Full:
     """The limit has no free slot."""
-
-
-@dataclass(frozen=True)
-class FreeSlots:
-    """How many windows wait for a slot of a limit, and those that a beat is to call."""
-
-    waiting: int
-    windows: tuple[WindowKey, ...]
 
 
 @dataclass(frozen=True)
@@ -401,100 +389,6 @@ class Overdue:
     def away(self) -> StoreUnavailableError | None:
         """Why some of it isn't known: a node of a cluster doesn't answer."""
         return next((part for part in (self.heartbeat, *self.shards) if isinstance(part, StoreUnavailableError)), None)
-
-
-#: Upper bounds of the buckets in which an entry's times are counted, ms.
-BOUNDS = (50, 250, 1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 14_400_000)
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How long something took, of many windows."""
-
-    #: How many took up to so many ms, and longer than the next smaller bound; a bound may be infinite.
-    counts: Mapping[float, int]
-    #: Of all of them, ms.
-    sum: int
-
-
-@dataclass(frozen=True)
-class EntryAccount:
-    """What the store knows of an entry; instants are aware UTC."""
-
-    cursor: datetime
-    born: datetime
-    since: datetime
-    last_done: datetime | None
-    paused: bool
-    #: When a window of it began last, as its fence says: then, or a little earlier. None: none did.
-    last_begun: datetime | None
-    #: Copies of messages that begin has refused.
-    refused: int
-    #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
-    counts: dict[str, int]
-    #: By outcome: backfills, and windows of an earlier definition.
-    apart: dict[str, int]
-    #: By start.
-    open: dict[datetime, OpenWindow] = field(default_factory=dict)
-    #: Of the definition in force; None: as another version wrote it.
-    fingerprint: str | None = None
-    #: Who paused it, and why; '' where that isn't known.
-    paused_by: str = ""
-    paused_for: str = ""
-    #: The newest few beats that have loaded it, not all of them alive, each with the fingerprint that it loaded.
-    loaders: Mapping[str, str] = field(default_factory=dict)
-    #: The last worker that didn't know the task, and when it discarded a message; None: none did.
-    discarded: tuple[str, datetime] | None = None
-    #: Of the windows that ended. ``late``: from the start to the begin of the last execution; ``queued``: from the
-    #: claim to the only begin; ``ran``: from the last begin to the end. An error where that can't be read.
-    times: Mapping[str, Histogram] | StoreDataError = field(default_factory=dict)
-    #: Windows that were said to be late.
-    late: int = 0
-    #: Seconds after its start within which a window is to be done, as the definition in force says; None: none.
-    deadline: float | None = None
-    #: The start of the window that began last; known where its windows don't overlap.
-    turn: datetime | None = None
-    #: The limit of which a window waited for a slot last; '' where none did.
-    limit: str = ""
-
-    @property
-    def owed(self) -> int:
-        """Open windows that the definition in force defines; backfills are none of them."""
-        return sum(1 for start, window in self.open.items() if not window.backfill and start > self.since)
-
-
-@dataclass(frozen=True)
-class OpenWindow:
-    """A window that still owes its outcome. Instants are aware UTC."""
-
-    claimed: datetime
-    #: When its last execution began; None before the first.
-    begun: datetime | None
-    #: Executions that began and were not handed over to a retry.
-    attempts: int
-    #: The number of the last retry.
-    retry: int
-    backfill: bool
-    #: A beat has taken it, or published it again, since it began or waited last.
-    taken: bool
-    #: One of ``protocol.STATES``.
-    state: str
-    #: The beat that claimed it, or took it last.
-    beat: str
-    #: The delivery that began last; '' before the first.
-    owner: str
-    #: The queue that got its last message; None: none did, or that isn't known.
-    queue: str | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for its turn, or for a slot of its limit."""
-        return self.state in ("waits_turn", "waits_slot")
-
-    @property
-    def given_back(self) -> bool:
-        """Whether it is to run again: by a retry, or later; or its execution died, and a beat has taken it."""
-        return self.state in ("retry", "again", "again_due") or (self.begun is not None and self.taken)
 
 
 ClaimReply = Claimed | Moved | Paused | Superseded | Unknown

@@ -29,7 +29,7 @@ from .clients import connect
 from .clocks import clocks
 from .exchange import UNREACHABLE, Command, Nodes, Reply
 from .keys import Keys, newer
-from .scripts import Call
+from .scripts import Request
 
 T = TypeVar("T")
 #: A plain command: its name, its key, and so on.
@@ -72,39 +72,34 @@ class RoundTrip:
             if self._given is None:
                 nodes.client.close()
 
-    def one(self, call: Call[T]) -> T:
-        """Send one call; raises the error that concerns it."""
-        return raised(self.run([call])[0])
+    def one(self, request: Request[T]) -> T:
+        """Send one request; raises the error that concerns it."""
+        return raised(self.run([request])[0])
 
-    def run(self, calls: Sequence[Call[T]]) -> list[T | OnceError]:
-        """Send all in one pipeline; an error that concerns one call stands in its place."""
-        return self.run_with(calls, ())[0]
+    def run(self, requests: Sequence[Request[T]]) -> list[T | OnceError]:
+        """Send all in one pipeline; an error that concerns one request stands in its place."""
+        return self.send(requests)
 
-    def run_with(self, calls: Sequence[Call[T]], commands: Sequence[Words]) -> tuple[list[T | OnceError], list[Any]]:
-        """As :meth:`run`, with plain commands (name, key, …) in the same pipeline; their replies come second."""
-        replicas = self.settings.wait_replicas
-        wait = codec.pack("WAIT", replicas, _WAIT_MS) if replicas and any(call.verb.waits for call in calls) else None
-        sent = [call.command for call in calls]
-        sent += [Command(codec.pack(*words), str(words[1])) for words in commands]
-        replies = self._send(sent, last=wait)
+    def send(self, requests: Sequence[Request[Any] | Words]) -> list[Any]:
+        """As :meth:`run`, also for plain commands: each is a tuple of its name, its key, and so on."""
+        sent = [each if isinstance(each, Request) else _plain(each) for each in requests]
+        replicas, wait = self.settings.wait_replicas, None
+        if replicas and any(each.verb is not None and each.verb.waits for each in sent):
+            wait = codec.pack("WAIT", replicas, _WAIT_MS)
+        replies = self._send([each.command for each in sent], last=wait)
         missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
         if missing:
-            scripts = sorted({calls[position].verb.script for position in missing})
+            scripts = sorted({verb.script for position in missing if (verb := sent[position].verb) is not None})
             load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
-            again = self._send([calls[position].command for position in missing], load, wait)
+            again = self._send([sent[position].command for position in missing], load, wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
         certain = not any(self._doubt("", reply.last) for reply in replies)
-        answers = [self._read(call, reply, certain=certain) for call, reply in zip(calls, replies, strict=False)]
-        plain = [
-            self._error(reply.value, [words[1]]) if isinstance(reply.value, Exception) else reply.value
-            for words, reply in zip(commands, replies[len(calls) :], strict=True)
-        ]
-        return answers, plain
+        return [self._read(each, reply, certain=certain) for each, reply in zip(sent, replies, strict=True)]
 
     def read(self, commands: Sequence[Words]) -> list[Any]:
-        """Send commands that write nothing, in one pipeline; an error that concerns one stands in its place."""
-        replies = self.run_with([], commands)[1]
+        """Send plain commands; an error that concerns one stands in its place, StoreUnavailableError is raised."""
+        replies = self.send(commands)
         for reply in replies:
             if isinstance(reply, StoreUnavailableError):
                 raise reply
@@ -133,20 +128,23 @@ class RoundTrip:
             self._lazy = None
             raise
 
-    def _read(self, call: Call[Any], reply: Reply, *, certain: bool) -> Any:
+    def _read(self, request: Request[Any], reply: Reply, *, certain: bool) -> Any:
         """Read one reply; ``certain`` says whether all servers that were asked have their replicas."""
         value = reply.value
         if isinstance(value, Exception):
-            return self._error(value, call.keys)
+            return self._error(value, request.keys)
+        verb = request.verb
+        if verb is None:
+            return value
         try:
-            result = call.read(value)
+            result = request.read(value)
         except (ValueError, IndexError, TypeError, OverflowError) as exc:
-            return StoreDataError(f"{call.keys[0]!r}: {call.verb.name} answered {value!r:.120}: {exc}")
-        if reply.last is None or not call.verb.waits:  # no replica was waited for, or for others of the pipeline
+            return StoreDataError(f"{request.keys[0]!r}: {verb.name} answered {value!r:.120}: {exc}")
+        if reply.last is None or not verb.waits:  # no replica was waited for, or for others of the pipeline
             return result
         if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)
-        doubt = self._doubt(call.verb.name, reply.last) if isinstance(result, model.ActedOn) else None
+        doubt = self._doubt(verb.name, reply.last) if isinstance(result, model.ActedOn) else None
         return doubt or result
 
     def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:
@@ -191,6 +189,10 @@ class RoundTrip:
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"
                 )
         return None
+
+
+def _plain(words: Words) -> Request[Any]:
+    return Request(None, [words[1]], Command(codec.pack(*words), str(words[1])), list)
 
 
 def raised(answer: T | OnceError) -> T:

@@ -12,26 +12,24 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from celery_once_beat.features import FEATURES, parts
+from celery_once_beat.features import FEATURES, hooks, parts
 from celery_once_beat.options import ROWS
 from celery_once_beat.outcomes import ENDED_BY_RULE, FAILED_AS
-from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.windows import format_instant
+from celery_once_beat.settings import BEAT_TTL, Settings
+from celery_once_beat.windows import WindowKey, format_instant
 
 from . import codec
 from .codec import encode, pack_word
 from .exchange import Command
-from .keys import GROUP, VERSION
-from .model import BOUNDS, MOST_WAITING
+from .keys import VERSION
 from .protocol import STATES
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class _kept(Generic[T]):  # noqa: N801  # read as a decorator
@@ -76,10 +74,10 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Call(Generic[T]):
-    """One verb as it is sent."""
+class Request(Generic[T]):
+    """One verb as it is sent; or a plain command, of no verb."""
 
-    verb: Verb[Any]
+    verb: Verb[Any] | None
     keys: Sequence[str]
     command: Command
     read: Callable[[list[Any]], T]
@@ -113,6 +111,10 @@ class Verb(Generic[T]):
         return {name: kind for name, _, kind in words}
 
     @_kept
+    def _own(self) -> set[str]:
+        return {word.partition(":")[0] for word in self.takes.split()}
+
+    @_kept
     def arguments(self) -> dict[str, Kind]:
         """How each is written, in their order."""
         return {name: _KINDS[kind] for name, kind in self.kinds.items()}
@@ -122,6 +124,8 @@ class Verb(Generic[T]):
         """The script that the server gets."""
         code = "\n".join(self.source.texts.values())
         constants = _CONSTANTS | {"FIELDS": _list(self.source.fields), "NUMBERS": _list(self.source.numbers)}
+        for more in hooks("store", "CONSTANTS"):
+            constants |= more
         used = set(re.findall(r"\b[A-Z_]+\b", code))
         declared = [f"local {name} = {value}" for name, value in constants.items() if name in used]
         return "\n".join([*self._declared, *declared, code])
@@ -140,31 +144,32 @@ class Verb(Generic[T]):
         """The hash by which the server knows the script."""
         return hashlib.sha1(self.script.encode(), usedforsecurity=False).hexdigest()
 
-    def call(
+    def request(
         self,
         keys: Mapping[str, str],
         more_keys: Sequence[str] = (),
         packed: Mapping[str, str] = MappingProxyType({}),
         **arguments: Any,
-    ) -> Call[T]:
-        """Return the call with these arguments; of ``keys`` it takes those that it has.
+    ) -> Request[T]:
+        """Return the request with these arguments; of ``keys`` it takes those that it has.
 
-        ``packed`` are arguments that :meth:`pack` has written before.
+        ``packed`` are arguments that :meth:`pack` has written before. Those that hooks take may be left out: they are
+        '' then.
         """
-        if arguments.keys() | packed.keys() != self.arguments.keys():
+        if not self._own <= arguments.keys() | packed.keys() <= self.arguments.keys():
             found = [*arguments, *packed]
             raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
-        written = [packed.get(name) or _packed(arguments[name], write) for name, write in self._writes]
-        return self.call_with([*map(keys.__getitem__, self.key_names), *more_keys], "".join(written))
+        written = [packed.get(name) or _packed(arguments.get(name), write) for name, write in self._writes]
+        return self.request_with([*map(keys.__getitem__, self.key_names), *more_keys], "".join(written))
 
-    def call_with(self, keys: Sequence[str], written: str) -> Call[T]:
-        """Return the call with all its arguments as :meth:`pack` has written them, in their order."""
+    def request_with(self, keys: Sequence[str], written: str) -> Request[T]:
+        """Return the request with all its arguments as :meth:`pack` has written them, in their order."""
         count = 3 + len(keys) + len(self._writes)
         words = [f"*{count}\r\n{self._evalsha}", pack_word(len(keys)), *map(pack_word, keys), written]
-        return Call(self, keys, Command(encode("".join(words)), keys[0]), self.read)
+        return Request(self, keys, Command(encode("".join(words)), keys[0]), self.read)
 
     def pack(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Write those of ``arguments`` that the verb takes, for many calls."""
+        """Write those of ``arguments`` that the verb takes, for many requests."""
         return {name: _packed(arguments[name], write) for name, write in self._writes if name in arguments}
 
     @_kept
@@ -179,10 +184,6 @@ class Verb(Generic[T]):
     def key_names(self) -> list[str]:
         """The names of its keys, in their order: its own, then those of its pieces and hooks."""
         return [*dict.fromkeys([*self.keys.split(), *self.source.keys])]
-
-    def read_by(self, read: Callable[[list[Any]], U]) -> Verb[U]:
-        """Return the same verb for callers that read its replies otherwise."""
-        return replace(self, read=read)  # type: ignore[arg-type, return-value]
 
 
 def encode_options(options: Mapping[str, Any]) -> str:
@@ -207,9 +208,6 @@ def _list(names: Iterable[str]) -> str:
 _CONSTANTS = {
     "VERSION": f"'{VERSION}'",
     "BEAT_TTL": str(codec.ms(BEAT_TTL)),
-    "BOUNDS": f"{{{', '.join(map(str, BOUNDS))}}}",
-    "GROUP": f"'{GROUP}'",
-    "MOST_WAITING": str(MOST_WAITING),
     "STATES": _table(STATES),
     "FAILED_AS": _table(FAILED_AS),
     "BY_RULE": _table(ENDED_BY_RULE),
@@ -280,9 +278,6 @@ OWNED = "owner fence tracked:flag"
 #: The message's retry number, and whether its task id is the one by which the schedule sends the window. A window that
 #: was ordered has an id of its own: this is then a copy of an earlier message.
 MESSAGE = "retry:number by_schedule:flag"
-#: With ``now_only`` the verb counts while the server's time lies in the window, which begins with ``starts_at``;
-#: ``ends_at`` None: it has no end.
-NOW_ONLY = "now_only:flag ends_at:time"
 
 LOAD = Verb(
     "load",
@@ -295,9 +290,8 @@ LOAD = Verb(
 )
 UNLOAD = Verb("unload", "entry entries beats row_key", "beat fingerprint row", codec.read_word)
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
-#: ``call`` is this call's own: sent again, it is known. ``words`` say who and why, JSON.
-CHANGE = "name call words"
-PAUSE = Verb("pause", "entry def changes defs", f"{CHANGE} paused:flag only_still:flag", codec.read_pause, waits=True)
+#: ``words`` say who and why, JSON.
+PAUSE = Verb("pause", "entry", "words paused:flag only_still:flag", codec.read_pause, waits=True)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(
     "claim",
@@ -320,17 +314,15 @@ POSTPONE = Verb("postpone", f"{OF_WINDOW} beats", f"{ENDING} delay:span beat why
 DIGESTS = Verb("digests", "", "", str, more_keys="hashes")
 SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
-HEARTBEAT = Verb("heartbeat", "beats reports", "beat what report", codec.read_heartbeat, waits=True)
+HEARTBEAT = Verb("heartbeat", "beats reports", "beat lives:flag report", codec.read_heartbeat, waits=True)
 CONSUME = Verb("consume", "workers", "worker broker queues:words", codec.read_word)
-#: ``keyed``: a window of a user's key, which is open nowhere, and of whose entry there is the fence alone.
 BEGIN = Verb(
     "begin",
     f"{OF_WINDOW} refused",
-    f"{ENDING} owner lease:life {MESSAGE} tracked:flag keyed:flag {NOW_ONLY}",
+    f"{ENDING} owner lease:life {MESSAGE} tracked:flag",
     codec.read_begin,
     waits=True,
 )
-MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
 #: ``window`` is a member of the open zset; ``most``: how many slots there are.
 _OF_SLOT = "window owner"
 ACQUIRE_SLOT = Verb(
@@ -350,9 +342,6 @@ RENEW_SLOT = Verb(
     feature="admission",
 )
 RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
-FREE_SLOTS = Verb(
-    "free_slots", "slots waiting fewest called", "most:number", codec.read_free_slots, feature="admission"
-)
 RENEW = Verb("renew", "entry open run", f"{WINDOW} {OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
@@ -364,7 +353,7 @@ HAND_OVER = Verb(
 FINISH = Verb(
     "finish",
     f"{OF_WINDOW} failures",
-    f"{ENDING} {OWNED} outcome again:span keyed:flag failure",
+    f"{ENDING} {OWNED} outcome again:span failure",
     codec.read_finish,
     waits=True,
 )
@@ -374,6 +363,12 @@ CLOSE = Verb(
     f"{ENDING} owner outcome {MESSAGE} expires:time publish_timeout:span",
     codec.read_close,
 )
+
+
+def settle(settings: Settings, window: WindowKey) -> dict[str, Any]:
+    """Return arguments that are special to a window that no entry has; see ``celery_once_beat.features``."""
+    found = (asked(settings, window) for asked in hooks("store", "settle"))
+    return next((each for each in found if each is not None), {})
 
 
 def make_of_executions() -> list[str]:

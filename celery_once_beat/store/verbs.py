@@ -14,23 +14,22 @@ from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
-from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
+from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
+from .account import EntryAccount, read_account
 from .keys import SHARDS, Keys, shard_of
 from .model import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal
 from .roundtrip import RoundTrip, Words, raised
-from .scripts import Call, Verb
+from .scripts import Request, Verb
 
 if TYPE_CHECKING:
     from celery import Celery
 
 T = TypeVar("T")
 
-#: Characters of a call's id.
-_CALL_DIGITS = 16
-#: Microseconds by which a window that can't be called goes behind others that wait for a slot.
-_LATER = 10_000_000
+#: Characters of a request's id.
+_ID_DIGITS = 16
 
 
 class Store:
@@ -68,8 +67,8 @@ class Store:
         written: dict[tuple[Any, ...], str] = {}
         return self.trip.run([self._load(q, written) for q in requests])
 
-    def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Call[model.Loaded | model.Superseded]:
-        """Make one call; most entries of a schedule say the same but for their names, and it is ``written`` once."""
+    def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Request[model.Loaded | model.Superseded]:
+        """Make one request; most entries of a schedule say the same but for their names, and it is ``written`` once."""
         arguments = {
             "beat": q.beat,
             "fingerprint": q.fingerprint,
@@ -92,31 +91,24 @@ class Store:
         keys = [*self.keys.of_load(q.entry, q.row).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))
-        return scripts.LOAD.call_with(keys, written[said])
+        return scripts.LOAD.request_with(keys, written[said])
 
     def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint).
 
         Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-        return self.trip.run(
-            [
-                scripts.UNLOAD.call(self.keys.of_load(entry), beat=beat, fingerprint=fingerprint, row="")
-                for entry, fingerprint in left
-            ]
-        )
+        return self.trip.run([self._unload(beat, entry, fingerprint=fingerprint) for entry, fingerprint in left])
 
     def leave_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that the beat has rows by other names, as (entry, row); returns the same, by whichever definition.
 
         What a row had by a name that no living beat has it by is then kept for its next load: see :func:`find_rows`.
         """
-        return self.trip.run(
-            [
-                scripts.UNLOAD.call(self.keys.of_load(entry, row), beat=beat, fingerprint="", row=row)
-                for entry, row in left
-            ]
-        )
+        return self.trip.run([self._unload(beat, entry, row=row) for entry, row in left])
+
+    def _unload(self, beat: str, entry: str, *, fingerprint: str = "", row: str = "") -> Request[str]:
+        return scripts.UNLOAD.request(self.keys.of_load(entry, row), beat=beat, fingerprint=fingerprint, row=row)
 
     def spent(
         self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
@@ -127,13 +119,13 @@ class Store:
         Returns :class:`Unknown` where it has to be loaded again.
         """
         keys = {"entry": self.entry_key(entry)}
-        return self.trip.one(scripts.SPENT.call(keys, since=since, edited=edited, disabled=disabled, from_now=now))
+        return self.trip.one(scripts.SPENT.request(keys, since=since, edited=edited, disabled=disabled, from_now=now))
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
         return self.trip.run([self._claim(beat, request) for request in requests])
 
-    def _claim(self, beat: str, q: ClaimRequest) -> Call[model.ClaimReply]:
+    def _claim(self, beat: str, q: ClaimRequest) -> Request[model.ClaimReply]:
         missed = [format_instant(start) for start in q.missed]
         return self.of_window(
             scripts.CLAIM,
@@ -207,7 +199,7 @@ class Store:
         report: model.BeatReport | None = None,
         app: str = "",
         *,
-        requests: Sequence[Call[Any] | Words] = (),
+        requests: Sequence[Request[Any] | Words] = (),
     ) -> model.Overdue:
         """Say that ``beat`` lives, and find overdue windows, ``most`` a shard, all in one pipeline.
 
@@ -217,16 +209,12 @@ class Store:
         in the same pipeline.
         """
         text = "" if report is None else codec.write_report(report, app)
-        calls: list[Call[Any]] = [self._heartbeat(beat, report=text)]
-        calls += [
+        sweeps = [
             self.of_shard(scripts.SWEEP, shard, beat=beat, until=now, most=most, skip=skip.get(shard, 0))
             for shard in range(SHARDS)
         ]
-        calls += [each for each in requests if isinstance(each, Call)]
-        (heartbeat, *found), plain = self.trip.run_with(
-            calls, [each for each in requests if not isinstance(each, Call)]
-        )
-        swept, answers, values = found[:SHARDS], iter(found[SHARDS:]), iter(plain)
+        heartbeat, *found = self.trip.send([self._heartbeat(beat, report=text), *sweeps, *requests])
+        swept, replies = found[:SHARDS], found[SHARDS:]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
@@ -239,25 +227,9 @@ class Store:
             [each.windows if isinstance(each, model.Swept) else each for each in swept],
             heartbeat,
             {shard for shard, each in known.items() if each.new},
-            [next(answers if isinstance(each, Call) else values) for each in requests],
+            replies,
             work,
         )
-
-    def due(
-        self, now: datetime, most: int, limits: Mapping[str, int]
-    ) -> tuple[list[model.FreeSlots | OnceError], list[WindowKey]]:
-        """Return the free slots of each limit, and overdue windows, ``most`` a shard; else as :meth:`overdue`."""
-        commands: list[Words] = [
-            ("ZRANGEBYSCORE", self.keys.open(shard), "-inf", codec.epoch_ms(now), "LIMIT", 0, most)
-            for shard in range(SHARDS)
-        ]
-        free_slots, found = self.trip.run_with(self.free_slots(limits), commands)
-        members = [codec.read_members(each) for each in found if not isinstance(each, OnceError)]
-        return free_slots, [each for shard in members for each in shard if isinstance(each, WindowKey)]
-
-    def free_slots(self, limits: Mapping[str, int]) -> list[Call[Any]]:
-        """Return the requests that ask for free slots of ``limits``, numbers of slots by name."""
-        return [scripts.FREE_SLOTS.call(self.keys.of_limit(name), most=most) for name, most in limits.items()]
 
     def heartbeat(self, beat: str) -> model.Heartbeat:
         """Say that ``beat`` lives; returns the server's time and who lives."""
@@ -265,13 +237,13 @@ class Store:
 
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
-        marks = [("ZREM", self.keys.of_shard("beats", shard), beat) for shard in range(SHARDS)]
-        (left,), _ = self.trip.run_with([self._heartbeat(beat, "leaves")], marks)
-        raised(left)
+        keys = self.keys.of_beats
+        shards = [("ZREM", self.keys.of_shard("beats", shard), beat) for shard in range(SHARDS)]
+        raised(self.trip.send([("ZREM", keys["beats"], beat), ("HDEL", keys["reports"], beat), *shards])[0])
 
     def snapshot(self) -> model.Heartbeat:
         """Return the server's time and who lives; changes nothing."""
-        return self.trip.one(self._heartbeat("", "looks"))
+        return self.trip.one(self._heartbeat("", lives=False))
 
     def beats(self) -> tuple[str, ...]:
         """Return the beats alive; changes nothing."""
@@ -286,8 +258,8 @@ class Store:
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def _heartbeat(self, beat: str, what: str = "lives", report: str = "") -> Call[model.Heartbeat]:
-        return scripts.HEARTBEAT.call(self.keys.of_beats, beat=beat, what=what, report=report)
+    def _heartbeat(self, beat: str, report: str = "", *, lives: bool = True) -> Request[model.Heartbeat]:
+        return scripts.HEARTBEAT.request(self.keys.of_beats, beat=beat, lives=lives, report=report)
 
     def set_paused(
         self, entry: str, words: str = "{}", *, paused: bool, only_still: bool = False
@@ -299,20 +271,21 @@ class Store:
         entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
         and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self.trip.one(self.pause_call(entry, words, paused=paused, only_still=only_still))
+        reply = self.trip.one(self.pause_request(entry, words, paused=paused, only_still=only_still))
         return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
 
-    def pause_call(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Call[Any]:
-        """Make the call of :meth:`set_paused`."""
-        return self.change_call(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
+    def pause_request(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Request[Any]:
+        """Make the request of :meth:`set_paused`."""
+        return self.change_request(scripts.PAUSE, entry, words, paused=paused, only_still=only_still)
 
-    def change_call(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Call[T]:
-        """Make one call that changes the definition of ``name``."""
-        return verb.call(self.keys.of_definition(name), name=name, call=self.new_call(), words=words, **arguments)
+    def change_request(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Request[T]:
+        """Make one request that changes the entry ``name``, or its definition; sent again, it is known by its id."""
+        arguments |= self.of_features(verb, name=name, request=self.new_id())
+        return verb.request(self.keys.of_definition(name), words=words, **arguments)
 
-    def new_call(self) -> str:
+    def new_id(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
-        return uuid4().hex[:_CALL_DIGITS]
+        return uuid4().hex[:_ID_DIGITS]
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
@@ -336,24 +309,23 @@ class Store:
         ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
         :meth:`finish_many` returns for them, also where the begin itself fails.
         """
-        begin: Call[Any] = self.of_window(
+        begin: Request[Any] = self.of_window(
             scripts.BEGIN,
             window,
             owner=owner,
             lease=lease,
             retry=retry,
-            tracked=tracked and not isinstance(window, KeyedWindow),
-            now_only=False,
-            **self.of_features(overlap=overlap, no_slot=no_slot),
+            tracked=tracked,
+            **self.of_features(scripts.BEGIN, overlap=overlap, no_slot=no_slot),
         )
         *finished, begun = self.trip.run([*(self._finish(ending) for ending in ends), begin])
         ended(finished)
         return raised(begun)  # type: ignore[no-any-return]
 
     @staticmethod
-    def of_features(**arguments: str) -> dict[str, str]:
-        """Return those arguments of a begin that a feature takes."""
-        return {name: value for name, value in arguments.items() if name in scripts.BEGIN.arguments}
+    def of_features(verb: Verb[Any], **arguments: str) -> dict[str, Any]:
+        """Return those arguments of a verb that a feature takes; without the feature nobody does."""
+        return {name: value for name, value in arguments.items() if name in verb.arguments}
 
     # -- slots of limits --------------------------------------------------------------------------------------
 
@@ -373,46 +345,27 @@ class Store:
 
     def slot_renewal(
         self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
-    ) -> Call[str]:
-        """Make the call of :meth:`renew_slot`."""
+    ) -> Request[str]:
+        """Make the request of :meth:`renew_slot`."""
         return self._of_limit(scripts.RENEW_SLOT, limit, window, owner=owner, length=length, takes_over=takes_over)
 
     def release_slot(self, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
         """Give back the slot of ``owner``, an execution or a delivery. ``forget``: the window doesn't wait for one."""
         self.trip.one(self._of_limit(scripts.RELEASE_SLOT, limit, window, owner=owner, forget=forget))
 
-    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Call[T]:
-        return verb.call(self.keys.of_limit(limit), window=_member(window), **arguments)
+    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Request[T]:
+        return verb.request(self.keys.of_limit(limit), window=member_of(window), **arguments)
 
-    def make_due(self, limit: str, windows: Sequence[WindowKey]) -> list[str | OnceError]:
-        """Let windows be overdue that wait for a slot of ``limit``; returns ``due`` for each that is.
-
-        What has ended (``over``) waits no longer. What doesn't wait yet, or is published already (``unchanged``), lets
-        others go first for a while.
-        """
-        replies = self.trip.run([self.of_window(scripts.MAKE_DUE, window) for window in windows])
-        keys = self.keys.of_limit(limit)
-        commands: list[Words] = []
-        for window, reply in zip(windows, replies, strict=True):
-            if reply == "unchanged":
-                commands.append(("ZADD", keys["waiting"], "XX", "INCR", _LATER, _member(window)))
-            elif not isinstance(reply, OnceError):
-                commands.append(("ZREM", keys["waiting"], _member(window)))
-            if reply != "due":  # nobody waits for it to come
-                commands.append(("ZREM", keys["called"], _member(window)))
-        self.trip.run_with([], commands)
-        return replies
-
-    def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Call[Any]] = ()) -> list[Any]:
+    def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Request[Any]] = ()) -> list[Any]:
         """Renew leases, each for its own ``lease`` seconds from now. Returns for each Renewed, Stale, or its error.
 
         ``more`` travels in the same pipeline; the replies to it are behind those.
         """
-        calls: list[Call[Any]] = [
+        requests: list[Request[Any]] = [
             self.of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
             for q in itertools.starmap(Renewal, renewals)
         ]
-        return self.trip.run([*calls, *more])
+        return self.trip.send([*requests, *more])
 
     def hand_over(
         self,
@@ -450,10 +403,8 @@ class Store:
         """Record the ends of executions in one pipeline."""
         return self.trip.run([self._finish(ending) for ending in endings])
 
-    def _finish(self, ending: Ending) -> Call[model.Finished | model.Again | model.Stale]:
+    def _finish(self, ending: Ending) -> Request[model.Finished | model.Again | model.Stale]:
         window, owner, fence, outcome, again_after, tracked, failure = ending
-        if isinstance(window, KeyedWindow):  # nobody looks at an entry of its
-            failure = ""
         return self.of_window(
             scripts.FINISH,
             window,
@@ -462,7 +413,7 @@ class Store:
             fence=fence,
             outcome=outcome,
             again=again_after,
-            tracked=tracked and not isinstance(window, KeyedWindow),
+            tracked=tracked,
         )
 
     def close_window(
@@ -491,20 +442,20 @@ class Store:
         """Say that ``worker`` lives and consumes these queues of ``broker``; see :meth:`workers`."""
         named = [codec.write_queue(queue) for queue in queues]
         keys = {"workers": self.keys.workers}
-        self.trip.one(scripts.CONSUME.call(keys, worker=worker, broker=broker, queues=named))
+        self.trip.one(scripts.CONSUME.request(keys, worker=worker, broker=broker, queues=named))
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def account(self, entry: str) -> model.EntryAccount | None:
+    def account(self, entry: str) -> EntryAccount | None:
         """Return what the store knows of ``entry``, or None; changes nothing."""
         (account,) = self.accounts([entry])
         return raised(account)
 
-    def accounts(self, entries: Sequence[str]) -> list[model.EntryAccount | OnceError | None]:
+    def accounts(self, entries: Sequence[str]) -> list[EntryAccount | OnceError | None]:
         """Return what the store knows of each of ``entries``, None where nothing; changes nothing."""
         keys = [self.entry_key(entry) for entry in entries]
         replies = self.trip.read([("HGETALL", key) for key in keys])
-        return [codec.read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
+        return [read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     def server(self) -> tuple[dict[str, str], str]:
         """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
@@ -518,12 +469,14 @@ class Store:
         """Return the last fence of each of ``entries``: it changes with every begin."""
         return self.trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
 
-    def of_shard(self, verb: Verb[T], shard: int, **arguments: Any) -> Call[T]:
-        """Make one call about a shard."""
-        return verb.call({what: self.keys.of_shard(what, shard) for what in verb.key_names}, **arguments)
+    def of_shard(self, verb: Verb[T], shard: int, **arguments: Any) -> Request[T]:
+        """Make one request about a shard."""
+        return verb.request({what: self.keys.of_shard(what, shard) for what in verb.key_names}, **arguments)
 
-    def of_window(self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any) -> Call[T]:
-        """Make one call about a window. What follows from it and the settings is given where the verb takes it."""
+    def of_window(
+        self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any
+    ) -> Request[T]:
+        """Make one request about a window. What follows from it and the settings is given where the verb takes it."""
         start = format_instant(window.start)
         known = {"start": start, "member": f"{window.entry}@{start}", "starts_at": window.start}
         given: dict[str, Any] = {name: value for name, value in known.items() if name in verb.arguments}
@@ -531,33 +484,26 @@ class Store:
             sent_as, prefix = window.sent_as, self.settings.key_prefix
             given["by_schedule"] = sent_as is not None and sent_as == task_id(prefix, window.entry, window.start)
         keys = self.keys.of_window(window, start)
-        return verb.call(keys, more_keys, self._settled(verb, window), **given, **arguments)
+        return verb.request(keys, more_keys, self._settled(verb, window), **given, **arguments)
 
     def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, str]:
-        """Write those of the verb's arguments that follow from the settings; once, but for keys of the user's own."""
-        settings, keyed = self.settings, isinstance(window, KeyedWindow)
-        found = None if keyed else self._packed.get(verb)
+        """Write those of the verb's arguments that follow from the settings: once, but for windows of no entry."""
+        found = self._packed.get(verb)
         if found is None:
-            end = window.end if isinstance(window, KeyedWindow) else None
-            lasts = (end - window.start).total_seconds() if end else 0.0
-            remembered = max(settings.retention, lasts)
-            found = verb.pack(
+            settings = self.settings
+            found = self._packed[verb] = verb.pack(
                 {
-                    "marker_ttl": remembered if keyed else settings.marker_ttl,
-                    "retention": remembered,
-                    "history_size": 0 if keyed else settings.history_size,
+                    "marker_ttl": settings.marker_ttl,
+                    "retention": settings.retention,
+                    "history_size": settings.history_size,
                     "publish_timeout": settings.publish_timeout,
                     "claim_lease": settings.claim_lease,
-                    "ends_at": end,
-                    "keyed": keyed,
                 }
             )
-            if not keyed:
-                self._packed[verb] = found
-        return found
+        return found if type(window) is WindowKey else {**found, **verb.pack(scripts.settle(self.settings, window))}
 
 
-def _member(window: WindowKey) -> str:
+def member_of(window: WindowKey) -> str:
     """Return the window as open zsets and limits have it."""
     return f"{window.entry}@{format_instant(window.start)}"
 

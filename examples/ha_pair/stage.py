@@ -19,8 +19,8 @@ from redis.exceptions import RedisError
 
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.settings import Settings
+from celery_once_beat.store.account import EntryAccount
 from celery_once_beat.store.clients import connect
-from celery_once_beat.store.model import EntryAccount
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import Window, encode_headers, next_start, parse_instant, task_id
 

@@ -28,9 +28,9 @@ from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.errors import StoreDataError
+from celery_once_beat.features.times.store import BOUNDS, Histogram
 from celery_once_beat.status import BeatStatus, EntryStatus, IdleQueue, Report, View, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, OnceCollector
-from celery_once_beat.store.model import BOUNDS, Histogram
 from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]

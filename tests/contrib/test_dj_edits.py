@@ -18,9 +18,7 @@ from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import Begun, Finished
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import Begun, Ending, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 HOUR = timedelta(hours=1)

@@ -24,9 +24,8 @@ from ledger import Ledger
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
+from celery_once_beat.store import Ending, Store
 from celery_once_beat.store import model as r
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant, parse_instant
 
 ENTRIES = [f"driven-{number}" for number in range(30)]

@@ -19,11 +19,11 @@ from servers import RedisServer, free_port, need_server
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
+from celery_once_beat.features.admission.store import ask_free_slots
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings, name_broker
-from celery_once_beat.store import Ending
+from celery_once_beat.store import Ending, Store
 from celery_once_beat.store import model as r
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey
 
 pytestmark = pytest.mark.xdist_group("cluster")
@@ -299,7 +299,7 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
         called: dict[str, Any] = {}
 
         def looked() -> bool:
-            requests = store.free_slots(dict.fromkeys(names, 1))
+            requests = ask_free_slots(store, dict.fromkeys(names, 1))
             found = store.overdue("beat-2", datetime.now(timezone.utc), 100, requests=requests).replies
             replies = dict(zip(names, found, strict=True))
             assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone

@@ -14,8 +14,7 @@ from servers import need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.model import Claimed, ClaimRequest, Loaded, LoadRequest, Moved
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import Claimed, ClaimRequest, Loaded, LoadRequest, Moved, Store
 from celery_once_beat.windows import WindowKey
 
 pytestmark = pytest.mark.long

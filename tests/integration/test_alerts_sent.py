@@ -18,8 +18,7 @@ from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import UncertainWriteError
 from celery_once_beat.features.alerts.beat import Part
-from celery_once_beat.store import Ending, Published
-from celery_once_beat.store.keys import SHARDS
+from celery_once_beat.store import SHARDS, Ending, Published
 from celery_once_beat.windows import format_instant
 
 TASK = "proj.tell"

@@ -12,15 +12,15 @@ import pytest
 import redis
 
 from celery_once_beat.features.admission.beat import Part
+from celery_once_beat.features.admission.store import make_due
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
+from celery_once_beat.store import Ending, Store
 from celery_once_beat.store.model import (
-    MOST_WAITING,
     Again,
     BeatReport,
     Begun,
@@ -41,7 +41,6 @@ from celery_once_beat.store.model import (
     Unchanged,
     Waits,
 )
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -111,7 +110,7 @@ class Tick:
 
     def make_due(self, number: int) -> bool:
         """A beat has found a slot for it."""
-        return self.store.make_due("reports", [self.window(number)]) == ["due"]
+        return make_due(self.store, "reports", [self.window(number)]) == ["due"]
 
     def take(self, number: int) -> Any:
         return self.store.take_many("beat", [(self.window(number), "mark")])[0]
@@ -273,13 +272,13 @@ def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
 def test_a_thousand_wait(make: Any) -> None:
     """Further new ones are skipped, and it is recorded why; a copy of one that waits, or what was ordered, isn't."""
     tick = make(overlap="buffer_all", on_failure="proj.tell")
-    last = MOST_WAITING + 3
+    last = 1003
     asked = [ClaimRequest(tick.window(number), START + (number - 1) * MINUTE, "mark") for number in range(10, last + 1)]
     assert all(isinstance(reply, Claimed) for reply in tick.store.claim_many("beat", asked))
     tick.begin(1)
-    for number in range(2, MOST_WAITING + 2):
+    for number in range(2, 1002):
         assert tick.begin(number) == Waits(tick.start(1))
-    why = f"{MOST_WAITING} windows of its entry wait already"
+    why = "1000 windows of its entry wait already"
     assert tick.begin(last - 1) == Closed("skipped", why=why)
     assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(tick.start(last - 1), why)]
     assert tick.begin(9, "copy") == Waits(tick.start(1))

@@ -21,6 +21,7 @@ from system import System
 
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.features.admission.store import ask_free_slots, make_due
 from celery_once_beat.features.alerts.store import alerted, drop_alert
 from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.lookup import Lookup
@@ -383,8 +384,10 @@ def test_limits_need_some_more(any_server: RedisServer) -> None:
             stage.store.acquire_slot("reports", 1, other, "B", 30.0)
             stage.store.renew_slot("reports", one, "A", 30.0)
             stage.store.release_slot("reports", one, "A", forget=True)
-        stage.store.overdue("beat-1", datetime.now(timezone.utc), 10, requests=stage.store.free_slots({"reports": 1}))
-        stage.store.make_due("reports", [other])
+        stage.store.overdue(
+            "beat-1", datetime.now(timezone.utc), 10, requests=ask_free_slots(stage.store, {"reports": 1})
+        )
+        make_due(stage.store, "reports", [other])
 
     more = rights("acl-limits")
     assert refused(any_server, *rights(), *more, act=act) == set()

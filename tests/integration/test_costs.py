@@ -16,10 +16,7 @@ from servers import RedisServer
 from celery_once_beat.features.runtime.store import ask_changed
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.keys import SHARDS
-from celery_once_beat.store.model import BeatReport, ClaimRequest, Confirmation, Loaded, LoadRequest
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import SHARDS, BeatReport, ClaimRequest, Confirmation, Ending, Loaded, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"

@@ -21,8 +21,7 @@ from celery_once_beat.features.runtime.beat import Defined, make_defined
 from celery_once_beat.features.runtime.store import delete_definition, read_changes, read_definitions, set_definition
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store
-from celery_once_beat.store.keys import SHARDS
+from celery_once_beat.store import SHARDS, Store
 
 APP = Celery("proj", broker="memory://", set_as_current=False)
 

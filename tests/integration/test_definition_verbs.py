@@ -41,9 +41,9 @@ class Defined(Stage):
     @contextmanager
     def same_call(self) -> Iterator[None]:
         """Send what is sent meanwhile as one call, again and again."""
-        self.store.new_call = lambda: "mine"
+        self.store.new_id = lambda: "mine"
         yield
-        del self.store.new_call
+        del self.store.new_id
 
     @property
     def known(self) -> r.StoredDefinition:
@@ -62,7 +62,7 @@ class Defined(Stage):
     def changed(self, numbers: list[int]) -> list[Any]:
         """What a beat's sweep finds that has changed since these."""
         now, commands = self.store.snapshot().now, ask_changed(self.store, numbers)
-        return [*map(read_numbers, self.store.overdue("beat-1", now, 10, commands=commands).replies)]
+        return [*map(read_numbers, self.store.overdue("beat-1", now, 10, requests=commands).replies)]
 
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
         """The number of the shard's last change, and the names that changed since that of ``known``."""

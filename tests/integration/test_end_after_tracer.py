@@ -20,9 +20,8 @@ from servers import RedisServer
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.store.model import Busy
+from celery_once_beat.store import Busy, Store, store_of
 from celery_once_beat.store.roundtrip import RoundTrip
-from celery_once_beat.store.verbs import Store, store_of
 from celery_once_beat.worker import leases as leases_module
 
 

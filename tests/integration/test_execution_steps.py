@@ -23,8 +23,7 @@ from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.model import LoadRequest
-from celery_once_beat.store.verbs import store_of
+from celery_once_beat.store import LoadRequest, store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.errands import errands_of
 from celery_once_beat.worker.leases import leases_of

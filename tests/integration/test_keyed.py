@@ -29,9 +29,7 @@ from celery_once_beat.features.keyed import task as keyed
 from celery_once_beat.features.keyed.store import Elsewhen, begin_now, claim_key, confirm_key
 from celery_once_beat.features.keyed.task import _app_at
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import Begun, Busy, Claimed, Closed, Unchanged
-from celery_once_beat.store.verbs import Store, store_of
+from celery_once_beat.store import Begun, Busy, Claimed, Closed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import KeyedWindow
 from celery_once_beat.worker.leases import leases_of
 

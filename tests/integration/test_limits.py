@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
+from celery_once_beat.features.admission.store import FreeSlots, ask_free_slots
 from celery_once_beat.settings import Settings
-from celery_once_beat.store.model import Acquired, FreeSlots, Full
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import Acquired, Full, Store
 from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -44,7 +44,7 @@ class Slots:
 
     def sweep(self, most: int = 2) -> Any:
         """A beat asks how many wait, and whom it is to call."""
-        requests = self.store.free_slots({"reports": most})
+        requests = ask_free_slots(self.store, {"reports": most})
         return self.store.overdue("beat", datetime.now(timezone.utc), 10, requests=requests).replies[0]
 
     def held(self) -> int:

@@ -13,9 +13,7 @@ from processes import wait_until
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import BeatReport, Begun, Claimed, ClaimRequest, Closed, LoadRequest
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import BeatReport, Begun, Claimed, ClaimRequest, Closed, Ending, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 
 MARK = "fingerprint-1"

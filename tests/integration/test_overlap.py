@@ -14,7 +14,7 @@ from system import System
 from celery_once_beat.features.orders.store import backfill_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
+from celery_once_beat.store import Ending, Store
 from celery_once_beat.store.model import (
     Begun,
     Claimed,
@@ -29,7 +29,6 @@ from celery_once_beat.store.model import (
     Unchanged,
     Waits,
 )
-from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import WindowKey, format_instant
 
 LONG = {"task": "apps.once_app.work", "every": 1.0, "args": [3.5]}

@@ -13,7 +13,7 @@ from celery import Celery
 from processes import wait_until
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.store.model import EntryAccount
+from celery_once_beat.store.account import EntryAccount
 
 QUEUE = "own-publishing"
 

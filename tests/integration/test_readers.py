@@ -15,8 +15,7 @@ from system import System
 
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store.model import Loaded, LoadRequest
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import Loaded, LoadRequest, Store
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}

@@ -25,8 +25,7 @@ from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store.model import BeatReport, ClaimRequest, LoadRequest
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import BeatReport, ClaimRequest, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

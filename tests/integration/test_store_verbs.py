@@ -45,9 +45,8 @@ from celery_once_beat.features.orders.store import NOTE, Open, Order, read_order
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup.reading import read_past
 from celery_once_beat.rules.balance import balance
-from celery_once_beat.store import Ending
+from celery_once_beat.store import SHARDS, Ending
 from celery_once_beat.store import model as r
-from celery_once_beat.store.keys import SHARDS
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
 
 
@@ -1200,7 +1199,7 @@ def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
 
 def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
     """Since redis-py repeats a command whose reply was lost."""
-    call = NOTE.call({"orders": stage.store.keys.orders}, call="0123", words='{"what": "run"}')
+    call = NOTE.request({"orders": stage.store.keys.orders}, request="0123", words='{"what": "run"}')
     for _ in range(2):
         stage.store.trip.one(call)
     assert stage.raw.zcard(stage.store.keys.orders) == 1

@@ -14,9 +14,7 @@ from system import System
 
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending
-from celery_once_beat.store.model import Begun, Claimed, ClaimRequest, Confirmation, LoadRequest, Taken
-from celery_once_beat.store.verbs import Store
+from celery_once_beat.store import Begun, Claimed, ClaimRequest, Confirmation, Ending, LoadRequest, Store, Taken
 from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)

@@ -223,22 +223,22 @@ class Lua:
     @contextmanager
     def noting(self) -> Iterator[Callable[[], set[str]]]:
         verbs: set[str] = set()
-        call_with = scripts.Verb.call_with
+        request_with = scripts.Verb.request_with
 
         def noted(verb: scripts.Verb[Any], *args: Any) -> Any:
             verbs.add(verb.name)
-            return call_with(verb, *args)
+            return request_with(verb, *args)
 
         def called() -> set[str]:
             found = verbs | self.logs.read()
             verbs.clear()
             return found
 
-        scripts.Verb.call_with = noted  # type: ignore[method-assign]
+        scripts.Verb.request_with = noted  # type: ignore[method-assign]
         _read_from(self.folder / "noting")
         yield called
         _read_from(self.folder)
-        scripts.Verb.call_with = call_with  # type: ignore[method-assign]
+        scripts.Verb.request_with = request_with  # type: ignore[method-assign]
 
     @contextmanager
     def with_it(self, mutant: Mutant) -> Iterator[Change]:

@@ -40,7 +40,7 @@ claim-marker | store/lua/claim.lua | of two claims of a time that the store forg
 - local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 + local mine = redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
 claim-missed-counted | store/lua/claim.lua | windows that a claim passes are counted as missed
-- count('missed', missed)
+- redis.call('HINCRBY', ENTRY, 'c:missed', missed)
 + local _ = missed
 claim-missed-that-ran | store/lua/claim.lua | a window that ran although the cursor didn't know isn't counted as missed
 - missed = missed - 1

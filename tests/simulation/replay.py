@@ -132,7 +132,7 @@ class Server(Model):
     def set(self, e: Entry, a: Args) -> Any:
         in_force = e.fingerprint == "-" or e.fingerprint.startswith("def:")
         if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
-            e.fingerprint = f"def:{self.reply[1]}:{a.call}"
+            e.fingerprint = f"def:{self.reply[1]}:{a.request}"
             e.paused = int(self.reply[3]) == 1
             if self.may("it had been deleted, and counts from now"):
                 e.cursor = max(e.cursor, self.reply[2])
@@ -141,7 +141,7 @@ class Server(Model):
     def delete(self, e: Entry, a: Args) -> Any:
         in_force = e.fingerprint.startswith("def:")
         if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
-            e.fingerprint, e.paused = f"def:{self.reply[1]}:{a.call}", False
+            e.fingerprint, e.paused = f"def:{self.reply[1]}:{a.request}", False
         return self.reply
 
 

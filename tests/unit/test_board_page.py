@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, WindowStatus, WorkerStatus
-from celery_once_beat.store.model import OpenWindow
+from celery_once_beat.store.account import OpenWindow
 from celery_once_beat.web.board import words
 from celery_once_beat.web.board.axis import ZOOMS, cells_of, make_axis
 from celery_once_beat.web.board.choice import GROUPS, SORTS, Choice

@@ -22,7 +22,7 @@ from celery_once_beat.status.judgements import (
     longest_run,
     skipped_in_a_row,
 )
-from celery_once_beat.store.model import EntryAccount
+from celery_once_beat.store.account import EntryAccount
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -67,7 +67,7 @@ def test_each_file_is_a_verbs_or_used_by_one() -> None:
 def test_arguments_are_given_by_name(given: dict[str, Any]) -> None:
     """A missing or an unknown one is an error, not another's place."""
     with pytest.raises(TypeError, match="pause: found the arguments"):
-        scripts.PAUSE.call({"entry": "once:{1}:entry:a"}, **given)
+        scripts.PAUSE.request({"entry": "once:{1}:entry:a"}, **given)
 
 
 def test_lua_and_python_know_the_same_outcomes() -> None:

@@ -19,8 +19,10 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.options import is_buffer
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import BeatReport, FreeSlots, Overdue, Store
+from celery_once_beat.store import BeatReport, Overdue, Store
 from celery_once_beat.windows import WindowKey
+
+from .store import FreeSlots, ask_free_slots, find_due, make_due
 
 logger = guarded(get_logger(__name__))
 
@@ -56,7 +58,7 @@ class Part(BeatPart):
 
     def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Ask for free slots."""
-        return self._store.free_slots(self._limits)
+        return ask_free_slots(self._store, self._limits)
 
     def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Return the windows that get a slot."""
@@ -73,7 +75,7 @@ class Part(BeatPart):
     def find_due(self) -> Iterable[WindowKey]:
         """Return what is overdue of this beat's entries; the rest is left to sweeps."""
         self._next = steady() + _EVERY
-        free_slots, overdue = self._store.due(self._beat.clock.now(), _MOST, self._limits)
+        free_slots, overdue = find_due(self._store, self._beat.clock.now(), _MOST, self._limits)
         found = dict.fromkeys([*overdue, *self._make_due(free_slots)])
         return [window for window in found if self._beat.entries.get(window.entry) is not None]
 
@@ -91,7 +93,7 @@ class Part(BeatPart):
             self._logged.end(limit)
             if found.windows:
                 try:
-                    replies = self._store.make_due(limit, found.windows)
+                    replies = make_due(self._store, limit, found.windows)
                 except OnceError as exc:
                     logger.debug("once: limit %s: %s", limit, exc)
                     continue

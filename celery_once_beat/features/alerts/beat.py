@@ -161,10 +161,10 @@ class Part(BeatPart):
             words = json.dumps({"by": by, "note": note})
             with guard(log_once, timed=False, asks=True):
                 self._beat.store.set_paused(entry.name, words, paused=True, only_still=True)
-        call = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, "paused")
+        request_id = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, by, note, format_instant(window.start))
         with guard(log_once, timed=False, asks=True):
-            write_orders(self._beat.store, [order], call)
+            write_orders(self._beat.store, [order], request_id)
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,

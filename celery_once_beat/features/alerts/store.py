@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 from celery_once_beat.errors import OnceError
 from celery_once_beat.store import ActedOn, Store
 from celery_once_beat.store.codec import instant, read_member, read_text, read_word, whole
-from celery_once_beat.store.keys import GROUP
 from celery_once_beat.store.scripts import Verb
 from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import shown
+
+#: The consumer group of all beats.
+_GROUP = "beats"
+CONSTANTS = {"GROUP": f"'{_GROUP}'"}
 
 
 @dataclass(frozen=True)
@@ -101,4 +104,4 @@ def alerted(store: Store, alert: Alert, what: str) -> None:
 def drop_alert(store: Store, shard: int, event: str) -> None:
     """Remove an event that nobody can read."""
     key = store.keys.of_shard("alerts", shard)
-    store.trip.run_with([], [("XACK", key, GROUP, event), ("XDEL", key, event)])
+    store.trip.send([("XACK", key, _GROUP, event), ("XDEL", key, event)])

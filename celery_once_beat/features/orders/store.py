@@ -21,7 +21,7 @@ from celery_once_beat.store import (
     raised,
 )
 from celery_once_beat.store.codec import EPOCH, LONGEST_WORDS, as_pairs, instant, instant_or_none, read_word, whole
-from celery_once_beat.store.scripts import ENDING, OF_WINDOW, Call, Verb
+from celery_once_beat.store.scripts import ENDING, OF_WINDOW, Request, Verb
 from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import shown
 
@@ -75,7 +75,7 @@ BACKFILL = Verb(
     "backfill", f"{OF_WINDOW} claim", f"{ENDING} beat overdue_in:span", _read_backfill, waits=True, feature="orders"
 )
 ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", _read_abandon, waits=True, feature="orders")
-NOTE = Verb("note", "orders", "call words", read_word, feature="orders")
+NOTE = Verb("note", "orders", "request words", read_word, feature="orders")
 
 
 def backfill_many(
@@ -108,21 +108,22 @@ def pause_many(
 
     Returns for each entry what :meth:`Store.set_paused` returns.
     """
-    calls = [store.pause_call(entry, words, paused=paused) for entry in entries]
-    return store.trip.run([*(_note(store, order) for order in orders), *calls])[len(orders) :]
+    requests = [store.pause_request(entry, words, paused=paused) for entry in entries]
+    return store.trip.run([*(_note(store, order) for order in orders), *requests])[len(orders) :]
 
 
-def write_orders(store: Store, orders: Iterable[Order], call: str | None = None) -> None:
+def write_orders(store: Store, orders: Iterable[Order], request_id: str | None = None) -> None:
     """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
 
-    One with the same ``call`` is written once.
+    One with the same ``request_id`` is written once.
     """
-    for reply in store.trip.run([_note(store, order, call) for order in orders]):
+    for reply in store.trip.run([_note(store, order, request_id) for order in orders]):
         raised(reply)
 
 
-def _note(store: Store, order: Order, call: str | None = None) -> Call[Any]:
-    return NOTE.call({"orders": store.keys.orders}, call=call or store.new_call(), words=encode_order(order))
+def _note(store: Store, order: Order, request_id: str | None = None) -> Request[Any]:
+    request = request_id or store.new_id()
+    return NOTE.request({"orders": store.keys.orders}, request=request, words=encode_order(order))
 
 
 def read_orders(store: Store) -> list[OrderRecord]:

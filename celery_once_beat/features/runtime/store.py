@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.store import SHARDS, ActedOn, Store, StoredDefinition, Unknown, codec
-from celery_once_beat.store.scripts import CHANGE, Verb
+from celery_once_beat.store.scripts import Verb
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import shown
 
 
 @dataclass(frozen=True)
 class Changed(ActedOn):
-    """The change was made, now or when this call was sent before; ``at`` is aware UTC.
+    """The change was made, now or when this request was sent before; ``at`` is aware UTC.
 
     ``same``: all was as asked for, and nothing was changed.
     """
@@ -62,9 +62,10 @@ def _read(reply: list[Any]) -> ChangeReply:
 
 
 _KEYS = "def entry changes defs gone"
-_SET = f"{CHANGE} text paused if_version:number counts_from:instant"
+_CHANGE = "name request words"
+_SET = f"{_CHANGE} text paused if_version:number counts_from:instant"
 SET = Verb("set", _KEYS, _SET, _read, waits=True, feature="runtime")
-DELETE = Verb("delete", _KEYS, f"{CHANGE} if_version:number", _read, waits=True, feature="runtime")
+DELETE = Verb("delete", _KEYS, f"{_CHANGE} if_version:number", _read, waits=True, feature="runtime")
 
 
 def set_definition(
@@ -83,14 +84,14 @@ def set_definition(
     ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
     """
     given = {"if_version": if_version, "paused": None if paused is None else int(paused), "counts_from": counts_from}
-    reply = store.trip.one(store.change_call(SET, name, words, text=text, **given))
+    reply = store.trip.one(store.change_request(SET, name, words, text=text, **given))
     assert not isinstance(reply, Unknown)
     return _named(reply, name)
 
 
 def delete_definition(store: Store, name: str, words: str = "{}", *, if_version: int | None = None) -> ChangeReply:
     """Delete the definition of ``name``; else as :func:`set_definition`. What is open continues to its outcome."""
-    return _named(store.trip.one(store.change_call(DELETE, name, words, if_version=if_version)), name)
+    return _named(store.trip.one(store.change_request(DELETE, name, words, if_version=if_version)), name)
 
 
 def _named(reply: R, name: str) -> R:
@@ -106,7 +107,7 @@ def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinitio
     Of a cluster one node may be away: that is the error of its names alone.
     """
     keys = [store.keys.of_entry("def", name) for name in names]
-    replies = store.trip.run_with([], [("HMGET", key, *codec.DEFINITION) for key in keys])[1]
+    replies = store.trip.send([("HMGET", key, *codec.DEFINITION) for key in keys])
     return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
 
@@ -131,13 +132,13 @@ def deleted_since(store: Store, numbers: Mapping[int, int]) -> list[dict[str, in
     """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
     asked = [(store.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
     commands = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
-    return [*map(read_numbers, store.trip.run_with([], commands)[1])]
+    return [*map(read_numbers, store.trip.send(commands))]
 
 
 def read_changes(store: Store, names: Sequence[str]) -> list[list[ChangeRecord] | OnceError]:
     """Return the last changes of each of ``names``, newest first; else as :func:`read_definitions`."""
     keys = [store.keys.of_entry("changes", name) for name in names]
-    replies = store.trip.run_with([], [("LRANGE", key, 0, -1) for key in keys])[1]
+    replies = store.trip.send([("LRANGE", key, 0, -1) for key in keys])
     return [decode_changes(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
 

@@ -14,15 +14,14 @@
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
 --         {'waits', start, skipped...}   it waits for that window, '' for a slot; a beat publishes it then. skipped are those
 --                               that are passed over now
---         {'elsewhen', now}     with NOW_ONLY: the server's time (ms) lies outside of the window
 
 -- include: end_rules, ends, entry, run, wait, window
--- hooks: before_begin, lost_turn, on_begin
+-- hooks: before_all, before_begin, lost_turn, on_begin, on_begin_alone
 
-if NOW_ONLY and elsewhen() then
-  return {'elsewhen', int(NOW)}
+local refused = before_all()
+if refused then
+  return refused
 end
-
 entry = read_entry()
 local kind, owner, number = settle()
 local open = TRACKED and is_open()
@@ -47,11 +46,6 @@ end
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
--- How often a key's window has begun: '<start> <number>' of the one that began last.
-local function key_attempts()
-  local start, number = string.match(redis.call('HGET', ENTRY, 'attempts') or '', '^(%S+) (%d+)$')
-  return start == START and whole(number) or 0
-end
 local function answer(fence, attempt, end_at_once)
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
 end
@@ -62,7 +56,7 @@ if began or kind == 'run' and owner == OWNER then
   redis.call('DEL', RUN) -- needs no memory, for a full server
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
   if not open then
-    return answer(fence, KEYED and math.max(key_attempts(), 1) or 1)
+    return answer(fence, on_begin_alone(true) or 1)
   end
   set_deadline(NOW + LEASE + MARGIN)
   return answer(fence, window.attempts, on_begin(window))
@@ -87,21 +81,16 @@ if not open then
   if before_begin() then
     return {'busy', 'runs alone'} -- nobody would publish it again
   end
-  -- The run key alone decides, and is free: the message is of an untracked entry or a key, or of a time that the store
+  -- The run key alone decides, and is free. The message is of an untracked entry, of a key, or of a time that the store
   -- forgot.
   fence = int(fence)
-  local attempt = KEYED and key_attempts() + 1 or 1
   redis.call('HSET', ENTRY, 'fence', fence)
-  if not KEYED then
+  local attempt = on_begin_alone(false)
+  if not attempt then
     keep_entry()
-  else
-    redis.call('HSET', ENTRY, 'attempts', START .. ' ' .. int(attempt))
-    if redis.call('PTTL', ENTRY) < tonumber(RETENTION) then
-      redis.call('PEXPIRE', ENTRY, RETENTION)
-    end
   end
   set_running(fence)
-  return answer(fence, attempt)
+  return answer(fence, attempt or 1)
 end
 
 if window.state == 'again' then
@@ -115,24 +104,22 @@ local verdict = outcome and {outcome = outcome} or before_begin(window)
 if verdict and verdict.outcome then
   window.failure = verdict.why
   close_window(window, verdict.outcome, OWNER)
-else
-  redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
-end
-if not verdict then
-  window.attempts, window.revision = window.attempts + 1, window.revision + 1
-  window.fence, window.owner, window.retry = fence, OWNER, RETRY
-  window.state, window.taken, window.publishes = 'held', 0, 0
-  set_running(int(fence))
-  write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
-  return answer(int(fence), window.attempts, on_begin(window))
-elseif verdict.outcome then
   return {'closed', verdict.outcome, verdict.why}
 end
-touch_entry()
-pass_over(verdict.over, OWNER)
-start_waiting(window, verdict)
-local reply = {'waits', verdict.first}
-for _, each in ipairs(verdict.over) do
-  reply[#reply + 1] = each.start
+redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
+if verdict then
+  touch_entry()
+  pass_over(verdict.over, OWNER)
+  start_waiting(window, verdict)
+  local reply = {'waits', verdict.first}
+  for _, each in ipairs(verdict.over) do
+    reply[#reply + 1] = each.start
+  end
+  return reply
 end
-return reply
+window.attempts, window.revision = window.attempts + 1, window.revision + 1
+window.fence, window.owner, window.retry = fence, OWNER, RETRY
+window.state, window.taken, window.publishes = 'held', 0, 0
+set_running(int(fence))
+write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
+return answer(int(fence), window.attempts, on_begin(window))

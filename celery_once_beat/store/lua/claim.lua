@@ -43,13 +43,13 @@ end
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
 -- All are looked at before the first write. Returns what to write, nil for a window that was missed.
-local function look_at(run_key, start, member)
-  local deadline = redis.call('ZSCORE', OPEN, member)
+local function look_at(run_key, start)
+  local deadline = redis.call('ZSCORE', OPEN, member_of(start))
   if deadline then
     local account = redis.call('HGET', ENTRY, 'w:' .. start)
     local window = account and read_account(account, start) or new_window('-', 0)
     window.backfill = 0
-    return {window = window, deadline = deadline, start = start, member = member, open = true}
+    return {window = window, deadline = deadline, start = start, open = true}
   end
   local kind, owner, number = run_state(run_key)
   if kind == 'done' then
@@ -59,7 +59,7 @@ local function look_at(run_key, start, member)
     local window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find revision 1.
     window.owner, window.publishes, window.revision = owner, 0, 2
-    local left, waits = math.max(redis.call('PTTL', run_key), 0), nil
+    local left, waits = math.max(redis.call('PTTL', run_key), 0)
     if kind == 'run' then
       window.attempts, window.fence = 1, number
     else
@@ -68,13 +68,8 @@ local function look_at(run_key, start, member)
       left = math.max(left - RETENTION, MARGIN)
       waits = run_key
     end
-    return {window = window, deadline = NOW + left + MARGIN, start = start, member = member, left = left, waits = waits}
+    return {window = window, deadline = NOW + left + MARGIN, start = start, left = left, waits = waits}
   end
-  return nil
-end
-
-local function count(outcome, number)
-  redis.call('HINCRBY', ENTRY, 'c:' .. outcome, number)
 end
 
 local function take_over(found)
@@ -82,16 +77,16 @@ local function take_over(found)
     if found.waits then
       redis.call('PEXPIRE', found.waits, int(found.left))
     end
-    write_window_at(found.start, found.member, found.window, found.deadline)
+    write_window_at(found.start, member_of(found.start), found.window, found.deadline)
   else
-    count(found.outcome, 1)
+    redis.call('HINCRBY', ENTRY, 'c:' .. found.outcome, 1)
   end
 end
 
 local place, missed, newest_missed, known, passed_over = 0, MISSED_COUNT, START, {}, {}
 for start in string.gmatch(MISSED, '%S+') do
   place, newest_missed = place + 1, start
-  local found = look_at(MISSED_RUNS[place], start, member_of(start))
+  local found = look_at(MISSED_RUNS[place], start)
   if found then
     known[#known + 1] = found
     missed = missed - 1
@@ -99,7 +94,7 @@ for start in string.gmatch(MISSED, '%S+') do
     passed_over[#passed_over + 1] = start
   end
 end
-local itself = MODE ~= 'pass' and look_at(RUN, START, MEMBER)
+local itself = MODE ~= 'pass' and look_at(RUN, START)
 if HISTORY_SIZE > 0 then
   redis.call('LLEN', HISTORY) -- validate now: if the outcome couldn't be remembered, the window would restart for ever
 end
@@ -112,7 +107,7 @@ end
 if missed > 0 then
   make_room()
   remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
-  count('missed', missed)
+  redis.call('HINCRBY', ENTRY, 'c:missed', missed)
 end
 for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- of a paused entry nobody is alerted
   on_close(start, nil, 'missed')
@@ -140,7 +135,7 @@ if MODE == 'pass' then
 end
 if MODE == 'untracked' and not (itself and itself.open) then
   -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
-  count('untracked', 1)
+  redis.call('HINCRBY', ENTRY, 'c:untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end
 take_over(itself)

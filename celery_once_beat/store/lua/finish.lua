@@ -2,7 +2,7 @@
 -- child's window sends fence 0. Sent again, it answers as it did the first time.
 --
 -- AGAIN: the task's retry_failed_after (0: none), over which the entry's takes precedence. So much later the window runs
--- again, up to max_attempts executions; a keyed window has no such maximum. nil: nothing runs it again.
+-- again, up to max_attempts executions. nil: nothing runs it again.
 --
 -- FAILURE: the failure's text for people, '' for none.
 --
@@ -12,7 +12,7 @@
 --                        handed over is the retry's to finish; only revoked ends it here too
 
 -- include: ends, entry, hold, run, window
--- hooks: on_release
+-- hooks: on_end_alone, on_release
 
 local MOST_FAILURES = 10
 
@@ -35,20 +35,14 @@ if not verdict and open and not kind then
     return {'again', left} -- the reply to its finish was lost
   end
 end
-if verdict == 'wait' and number == NO_RETRY then
-  local left = math.max(redis.call('PTTL', RUN), 1)
-  redis.call('PEXPIRE', RUN, left)
-  return {'again', int(left)} -- the reply to this one's finish was lost
+local later = verdict and on_end_alone(verdict, number)
+if later then
+  return {'again', int(later)}
 end
 if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
 end
 if not open then
-  if KEYED and AGAIN and AGAIN > 0 then
-    redis.call('DEL', RUN) -- frees memory first
-    redis.call('SET', RUN, 'wait:' .. int(NO_RETRY) .. ':' .. OWNER, 'PX', AGAIN)
-    return {'again', int(AGAIN)}
-  end
   redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
   return 'finished'

@@ -29,7 +29,8 @@
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
 --                                 time, or another living beat may have another row by this name
 
--- include: definition, entries, entry, loaders, rows
+-- include: entries, entry, loaders, rows
+-- hooks: before_load, on_load
 
 local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row', 'paused_words')
 local cursor, since = fields[2], instant_field('since', fields[6])
@@ -39,16 +40,12 @@ local other_row = comes and fields[8]
 local others, latest = read_loaders(fields[4])
 local first = LOADED_AT == 0
 local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
-local counts_from, stored, paused = COUNTS_FROM, DEFINITION[1], fields[5] == '1'
-local mark = stored and string.match(FINGERPRINT, '^[^~]*')
-if stored then
-  local set = redis.call('HMGET', stored, 'mark', 'first', 'loaded', 'paused')
-  if set[1] ~= mark then
-    return {'superseded', '-', int(loaded_at)}
-  end
-  counts_from = not cursor and not set[3] and instant_field('first', set[2]) or ''
-  paused = paused or set[4] == '1'
+local stored = before_load(cursor)
+if stored and not stored.in_force then
+  return {'superseded', '-', int(loaded_at)}
 end
+local counts_from = stored and stored.counts_from or COUNTS_FROM
+local paused, mark = fields[5] == '1' or stored and stored.paused, stored and stored.mark
 if other_row and others[1] then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(others)) -- this beat has left the row before
   return {'superseded', '-', int(loaded_at)}
@@ -74,13 +71,7 @@ if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
 if fields[7] then -- this beat may track the entry by now; if it doesn't, it says so again
-  local others_say = {}
-  for beat in string.gmatch(fields[7], '%S+') do
-    if beat ~= BEAT then
-      others_say[#others_say + 1] = beat
-    end
-  end
-  redis.call('HSET', ENTRY, 'untracked', table.concat(others_say, ' '))
+  redis.call('HSET', ENTRY, 'untracked', (string.gsub(fields[7], '%S+', {[BEAT] = ''})))
 end
 if right.fingerprint ~= FINGERPRINT then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
@@ -140,10 +131,8 @@ if DEFINED ~= '' then
     unlist_expired()
   end
 end
-if stored then
-  if paused then
-    redis.call('HSET', ENTRY, 'paused', '1')
-  end
-  redis.call('HSET', stored, 'loaded', '1')
+if stored and paused then
+  redis.call('HSET', ENTRY, 'paused', '1')
 end
+on_load()
 return {'loaded', cursor, int(loaded_at), news, paused and 1 or 0, since or cursor}

@@ -25,13 +25,16 @@ if not entry.cursor then
   redis.call('ZREM', OPEN, MEMBER)
   return {'forgotten'}
 end
-local untracked_by = set_of(WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or '')
+local untracked_by = WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or ''
+local function is_untracked_by(beat)
+  return string.find(' ' .. untracked_by .. ' ', ' ' .. beat .. ' ', 1, true)
+end
 local still_untracked = {}
 local loaders, _, mine = read_loaders(redis.call('HGET', ENTRY, 'loaders'))
 -- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
 local others = WHY == 'untracked' and deadline > NOW - BEAT_TTL
 for _, loader in ipairs(loaders) do
-  if untracked_by[loader.beat] then
+  if is_untracked_by(loader.beat) then
     still_untracked[#still_untracked + 1] = loader.beat
   else
     others = true
@@ -43,7 +46,7 @@ if WHY == 'unknown' and mine then
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 end
 if others then
-  if WHY == 'untracked' and mine and not untracked_by[BEAT] then
+  if WHY == 'untracked' and mine and not is_untracked_by(BEAT) then
     still_untracked[#still_untracked + 1] = BEAT
     redis.call('HSET', ENTRY, 'untracked', table.concat(still_untracked, ' '))
   end

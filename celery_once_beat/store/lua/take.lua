@@ -53,7 +53,7 @@ end
 -- later window of the entry is done. If one is, the queue is consumed after all, by dead letters or a shovel.
 if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
-  set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT))
+  set_deadline(NOW + math.min(math.max(an_eighth_of_its_age(window), MARGIN), LONGEST_WAIT))
   return {'no', 'unconsumed', window.queue, int(entry.fence)}
 end
 local verdict = before_take(window)

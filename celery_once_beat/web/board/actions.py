@@ -158,7 +158,7 @@ class Actions:
             again = {"given": form, "wrong": words.plain(exc, 400)}
             return await self._show(request, visitor, line, _status(exc), failed=order, **again)
         if isinstance(done, dict):
-            return self._html("backfill.html", request, visitor, root="../../", line=line, by=by, **done)
+            return self._html("backfill.html", request, visitor, root="../../", line=line, note=by.note, **done)
         return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
 
     def _run(self, line: Line, by: OrderedBy, fields: Fields) -> Done:

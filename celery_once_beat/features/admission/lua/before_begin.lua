@@ -5,6 +5,9 @@
 -- include: line, one_by_one
 -- takes: no_slot
 
+-- So many windows of an entry wait at most, of those that haven't begun: further ones are skipped. As Temporal has it.
+local MOST_WAITING = 1000
+
 -- buffer_one: this window would wait too. Returns the waiting new windows to skip (all but the newest), and whether
 -- this one is skipped itself. Spares `first`, which is next, and windows whose message is out.
 local function passed_over(first)

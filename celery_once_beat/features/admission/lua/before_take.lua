@@ -14,5 +14,4 @@ local function admission_before_take(window)
   if in_line(window) or window.state == 'again' then
     redis.call('HSET', ENTRY, 'waits', '1') -- it stays in line until it begins
   end
-  return nil
 end

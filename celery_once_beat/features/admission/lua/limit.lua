@@ -26,7 +26,6 @@ local function slot_of(window)
       return member, owner
     end
   end
-  return nil
 end
 
 local function keep_limit()

@@ -17,7 +17,6 @@ local function turn_holder()
     and (deadline > NOW or deadline + PATIENCE > NOW and not ended_by_rule(window)) then
     return start
   end
-  return nil
 end
 
 -- Whether `one` goes before `other`: what waits for a slot has its turn already, then what has begun before or was ordered,

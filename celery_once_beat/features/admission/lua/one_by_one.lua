@@ -10,5 +10,5 @@ local function overlap()
 end
 
 local function one_by_one()
-  return overlap() == 'skip' or string.sub(overlap(), 1, 7) == 'buffer_'
+  return overlap() ~= 'allow'
 end

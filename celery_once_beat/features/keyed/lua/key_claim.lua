@@ -8,10 +8,11 @@
 -- The claim key says <claimant> for no longer than a publish may take, then sent:<claimant>. The run key is begin's: a message
 -- may have begun whose publisher died before the confirm.
 
--- include: now, run, values
+-- include: before_all, run
 
-if NOW_ONLY and elsewhen() then
-  return {'elsewhen', int(NOW)}
+local elsewhen = keyed_before_all()
+if elsewhen then
+  return elsewhen
 end
 local claim = redis.call('GET', CLAIM)
 if claim ~= CLAIMANT then -- else the reply to this claim was lost

@@ -1,7 +1,7 @@
 -- The field `attempts` says how often a key's window has begun: '<start> <number>' of the one that began last. The hash is
 -- kept as long as the window's run key.
 
--- include: entry
+-- include: values
 -- takes: keyed:flag
 
 local function keyed_on_begin_alone(repeated)

@@ -1,8 +1,8 @@
 -- note: somebody orders something. The log of orders is for people; it keeps what happened within LASTS, and of that the
--- newest MOST bytes. A record is the id of the call and what was ordered, JSON, with a blank between them; its score is
+-- newest MOST bytes. A record is the id of the request and what was ordered, JSON, with a blank between them; its score is
 -- the server's time, ms, and grows.
 --
--- returns {'noted'}   also if this call was sent before
+-- returns {'noted'}   also if this request was sent before
 
 -- include: now, values
 
@@ -19,6 +19,6 @@ for place = #known - 1, 1, -2 do
   end
 end
 local last = tonumber(known[#known] or 0)
-redis.call('ZADD', ORDERS, int(last < NOW + LASTS and math.max(NOW, last + 1) or NOW), CALL .. ' ' .. WORDS)
+redis.call('ZADD', ORDERS, int(last < NOW + LASTS and math.max(NOW, last + 1) or NOW), REQUEST .. ' ' .. WORDS)
 redis.call('PEXPIRE', ORDERS, LASTS)
 return {'noted'}

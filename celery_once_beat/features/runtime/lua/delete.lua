@@ -1,5 +1,5 @@
 -- delete: a definition is taken back. Its windows that aren't claimed don't run, open ones go on to their outcome: until
--- then its text is kept. Sent again by the same call, it answers the same.
+-- then its text is kept. Sent again as the same request, it answers the same.
 --
 -- IF_VERSION is the version that the caller knows, nil for any.
 --
@@ -24,7 +24,7 @@ end
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
 local number, version, at = next_number(), before.version + 1, time_of_change(before)
-local mark = string.format('def:%.0f:%s', version, CALL)
+local mark = string.format('def:%.0f:%s', version, REQUEST)
 
 redis.call('ZREM', DEFS, NAME) -- first what frees memory: a full server then allows the next write
 redis.call('ZREMRANGEBYSCORE', GONE, '-inf', int(NOW - GONE_TTL))

@@ -1,4 +1,4 @@
--- set: a definition is made, or takes the place of another. Sent again by the same call, it answers the same.
+-- set: a definition is made, or takes the place of another. Sent again as the same request, it answers the same.
 --
 -- IF_VERSION is the version that the caller knows, 0 for none, nil for any. PAUSED is '1' or '0', '' to leave that as it is.
 --
@@ -41,7 +41,7 @@ local since = at
 if COUNTS_FROM ~= '' and COUNTS_FROM < at and (there or COUNTS_FROM > counted) then
   since = COUNTS_FROM > counted and COUNTS_FROM or counted
 end
-local mark = string.format('def:%.0f:%s', version, CALL)
+local mark = string.format('def:%.0f:%s', version, REQUEST)
 
 redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at', at, 'words', WORDS, 'mark', mark,
   'since', since)

@@ -20,5 +20,4 @@ local function ended_by_rule(window)
   if NOW > ends_at(window) then
     return window.expires ~= '0' and NOW > tonumber(window.expires) and 'expired' or 'missed'
   end
-  return nil
 end

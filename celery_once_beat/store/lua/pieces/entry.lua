@@ -53,13 +53,16 @@ end
 -- `words` what was said of a pause stays.
 local function write_paused(key, paused, words)
   redis.call('HDEL', key, 'paused')
-  if not paused then
-    redis.call('HDEL', key, 'paused_words', 'streak')
-  elseif words then
-    redis.call('HSET', key, 'paused', '1', 'paused_words', words)
+  if paused then
+    redis.call('HSET', key, 'paused', '1', unpack(words and {'paused_words', words} or {}))
   else
-    redis.call('HSET', key, 'paused', '1')
+    redis.call('HDEL', key, 'paused_words', 'streak')
   end
+end
+
+-- Whether the definition with this fingerprint was set at run time; else it is of a beat's own schedule.
+local function was_set(fingerprint)
+  return string.sub(fingerprint, 1, 4) == 'def:'
 end
 
 -- The definition in force is another one: no outcome of its windows is known yet.

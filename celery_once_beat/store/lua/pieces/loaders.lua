@@ -8,14 +8,6 @@
 
 local MOST_LOADERS = 16
 
-local function set_of(words)
-  local set = {}
-  for word in string.gmatch(words, '%S+') do
-    set[word] = true
-  end
-  return set
-end
-
 -- The listed beats other than BEAT that live. Then the latest time in the list, and whether BEAT is listed.
 local function read_loaders(text)
   local loaders, latest, mine = {}, 0, false

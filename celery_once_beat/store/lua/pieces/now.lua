@@ -2,8 +2,3 @@
 
 local TIME = redis.call('TIME')
 local NOW = TIME[1] * 1000 + math.floor(TIME[2] / 1000)
-
--- Whether the server's time lies outside of the window.
-local function elsewhen()
-  return NOW < STARTS_AT or ENDS_AT and NOW >= ENDS_AT
-end

@@ -2,7 +2,7 @@
 
 -- include: values
 
--- The retry number of a key's window that is to run again. No message has it.
+-- The retry number of a window that is to run again by itself. No message has it.
 local NO_RETRY = 999999999999999
 
 -- Its kind (nil, 'run', 'wait' or 'done'), the owner, and the fence, retry number or outcome.

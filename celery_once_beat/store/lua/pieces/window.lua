@@ -43,6 +43,11 @@ local PATIENCE = 60000
 -- A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.
 local LONGEST_WAIT = 600000
 
+-- How long (ms) to wait with another copy: the longer the older the window is.
+local function an_eighth_of_its_age(window)
+  return (NOW - window.claimed) / 8
+end
+
 local function waits(window)
   return window.state == 'waits_turn' or window.state == 'waits_slot'
 end

@@ -5,7 +5,7 @@
 --   v         version of the protocol that wrote it
 --   version   counts the changes of this name, also over a deletion
 --   text      the definition, JSON
---   mark      the fingerprint with which beats load it: def:<version>:<call>; each set and each deletion makes a new one
+--   mark      the fingerprint with which beats load it: def:<version>:<request>; each set and each deletion makes a new one
 --   since     when it was set, by the server: the instant from which it counts
 --   first     when it was made: from there it is owed, if no beat has loaded any version of it yet
 --   at        when it changed last   words: who changed it and why, JSON
@@ -13,7 +13,7 @@
 --   loaded    1; absent: no beat has loaded it
 --   deleted   1: it is kept until its open windows have their outcome, DELETED_TTL
 --
--- CHANGES lists the last changes, newest first: version, time, the id of the call, what it was, who and why (JSON), and the
+-- CHANGES lists the last changes, newest first: version, time, the id of the request, what it was, who and why (JSON), and the
 -- text that it put out of force; lines, since JSON has no newline.
 --
 -- DEFS holds the names of a shard, each with the number of its last change, and '' with the shard's last number. Numbers
@@ -25,11 +25,6 @@
 local DELETED_TTL = 30 * DAY
 local GONE_TTL = 3600000
 local MOST_CHANGES = 50
-
--- Whether the definition with this fingerprint was set at run time; else it is of a beat's own schedule.
-local function was_set(fingerprint)
-  return string.sub(fingerprint, 1, 4) == 'def:'
-end
 
 local function bad_definition(field, found)
   error('BADDATA ' .. DEF .. ' field ' .. field .. ': found ' .. string.sub(string.gsub(found, '%c', '?'), 1, 40)
@@ -55,11 +50,11 @@ local function read_definition()
   }
 end
 
--- The version and the time of the change that this call made before: its reply was lost.
+-- The version and the time of the change that this request made before: its reply was lost.
 local function made_before()
   for _, record in ipairs(redis.call('LRANGE', CHANGES, 0, -1)) do
-    local version, at, call = string.match(record, '^(%d+)\n(%S+)\n(%S+)\n')
-    if call == CALL then
+    local version, at, request = string.match(record, '^(%d+)\n(%S+)\n(%S+)\n')
+    if request == REQUEST then
       return version, at
     end
   end
@@ -87,7 +82,7 @@ local function time_of_change(before)
 end
 
 local function remember_change(version, at, what, replaced)
-  redis.call('LPUSH', CHANGES, table.concat({int(version), at, CALL, what, WORDS, replaced}, '\n'))
+  redis.call('LPUSH', CHANGES, table.concat({int(version), at, REQUEST, what, WORDS, replaced}, '\n'))
   redis.call('LTRIM', CHANGES, 0, MOST_CHANGES - 1)
 end
 

@@ -1,0 +1,15 @@
+-- DEFINITION is the hash of a definition that was set at run time; the beat's own schedule has none.
+
+-- include: values
+
+local function runtime_before_load(cursor)
+  if not DEFINITION[1] then
+    return nil
+  end
+  local mark = string.match(FINGERPRINT, '^[^~]*')
+  local set = redis.call('HMGET', DEFINITION[1], 'mark', 'first', 'loaded', 'paused')
+  return {
+    mark = mark, in_force = set[1] == mark, paused = set[4] == '1',
+    counts_from = not cursor and not set[3] and instant_field('first', set[2]) or '',
+  }
+end
