@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_889,
+    "Python": 18_844,
     "Lua": 1_780,
     "the largest module": 429,
-    "tests": 45_690,
+    "tests": 45_671,
     "words of README": 895,
     "words of docs": 23_975,
     "characters of a begin without features": 16_323,
