@@ -86,7 +86,7 @@ class RoundTrip:
         replicas, wait = self.settings.wait_replicas, None
         if replicas and any(each.verb is not None and each.verb.waits for each in sent):
             wait = codec.pack("WAIT", replicas, _WAIT_MS)
-        replies = self._send([each.command for each in sent], last=wait)
+        replies = self._send([each.command for each in sent], (), wait)
         missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
         if missing:
             scripts = sorted({verb.script for position in missing if (verb := sent[position].verb) is not None})
