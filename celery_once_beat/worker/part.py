@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from celery_once_beat.features import hooks
@@ -50,14 +49,9 @@ class ExecutionPart:
 
 def parts_of(task: Any, store: Store, window: Window, key: WindowKey, owner: str) -> list[ExecutionPart]:
     """Make the parts of an execution."""
-    return [make(task, store, window, key, owner) for make in _makers()]
+    return [make(task, store, window, key, owner) for make in hooks("worker", "Part")]
 
 
 def arguments_of(parts: Iterable[ExecutionPart]) -> dict[str, Any]:
     """Return what the features' Lua takes of a begin."""
     return {name: value for part in parts for name, value in part.arguments().items()}
-
-
-@cache
-def _makers() -> list[type[ExecutionPart]]:
-    return hooks("worker", "Part")

@@ -71,6 +71,15 @@ def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.
     assert worker.account.counts == {"done": 1}
 
 
+def test_a_slot_that_was_given_back_meanwhile(new_worker: Callable[..., Worker], redis_url: str) -> None:
+    """The thread renews it all the same, with the leases of others: none of those is left out."""
+    worker = new_worker(redis_url, once_beat_limits={"reports": 1})
+    worker.task.once_limit = "reports"
+    (lease,) = worker.deliver(leases(worker)._held.copy)
+    assert lease.renewed_with
+    assert leases(worker)._renew([lease])
+
+
 @pytest.mark.parametrize("stale", [True, False])
 def test_two_that_send_one_end(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture, stale: bool) -> None:
     """A begin and the thread: it counts once. If the process stood still, and another has begun, it is said once."""

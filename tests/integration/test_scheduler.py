@@ -33,13 +33,7 @@ from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules.balance import balance
 from celery_once_beat.settings import name_broker
 from celery_once_beat.store.model import ClaimRequest, Confirmation
-from celery_once_beat.windows import (
-    Window,
-    WindowKey,
-    decode_headers,
-    find_headers,
-    next_start,
-)
+from celery_once_beat.windows import Window, WindowKey, decode_headers, find_headers, next_start
 
 QUEUE = "scheduler"
 

@@ -13,12 +13,7 @@ from kombu.common import Broadcast
 
 from celery_once_beat.beat.broker import broadcast_entries
 from celery_once_beat.rules import checks
-from celery_once_beat.rules.checks import (
-    delivery_findings,
-    lease_findings,
-    node_findings,
-    server_findings,
-)
+from celery_once_beat.rules.checks import delivery_findings, lease_findings, node_findings, server_findings
 from celery_once_beat.settings import Settings
 
 WELL = {

@@ -36,11 +36,12 @@ class Part(ExecutionPart):
 
     def __init__(self, *of: Any) -> None:
         super().__init__(*of)
-        #: The limit of which the window needs a slot, until that is given back; None: of none.
+        #: The limit of which the window needs a slot; None: of none.
         self._limit = (self.window.limit or getattr(self.task, "once_limit", None)) if self.window.tracked else None
         #: What the store has answered, and when it was asked, by ``clock.steady``.
         self._slot: Acquired | Full | None = None
         self._asked_at = 0.0
+        self._released = False
 
     def arguments(self) -> dict[str, Any]:
         """Give the task's ``overlap``, and the limit of which no slot is free."""
@@ -134,13 +135,13 @@ class Part(ExecutionPart):
 
     def _release(self, *, forget: bool) -> None:
         """Give the slot back. If Redis doesn't answer, it ends as a lease does."""
-        if self._limit is None:
+        if self._limit is None or self._released:
             return
         try:
             self.store.release_slot(self._limit, self.key, self.owner, forget=forget)
         except OnceError as exc:
             logger.debug("once: slot of %r not released: %s", self._limit, exc)
-        self._limit = None  # last: an exception raised from outside during the release tries it again
+        self._released = True  # last: an exception raised from outside during the release tries it again
 
     def _log(self, level: int, action: str, window: Window, text: str, *arguments: object) -> None:
         log_window(logger, level, action, window, text, *arguments, attempt=window.attempt, owner=self.owner)
