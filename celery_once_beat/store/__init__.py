@@ -14,7 +14,6 @@ from .keys import SHARDS, shard_of
 from .model import (
     RUNS_ALONE,
     SET_ANEW,
-    Acquired,
     ActedOn,
     Again,
     BeatReport,
@@ -28,7 +27,6 @@ from .model import (
     ConfirmReply,
     Ending,
     Finished,
-    Full,
     Heartbeat,
     Loaded,
     LoadRequest,

@@ -178,10 +178,6 @@ def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Close
     return model.Busy(reply[1])
 
 
-def read_acquire(reply: list[Any]) -> model.Acquired | model.Full:
-    return model.Full() if reply[0] == "full" else model.Acquired(shared=reply[0] == "shared")
-
-
 def read_renew(reply: list[Any]) -> model.Renewed | model.Stale:
     return model.Renewed() if reply[0] == "renewed" else model.Stale()
 

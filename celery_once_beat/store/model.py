@@ -271,19 +271,6 @@ class WorkerSeen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Acquired(ActedOn):
-    """The execution has a slot of the limit."""
-
-    #: It is another execution's of the same window, alive or dead.
-    shared: bool = False
-
-
-@dataclass(frozen=True)
-class Full:
-    """The limit has no free slot."""
-
-
-@dataclass(frozen=True)
 class Renewed(ActedOn):
     """The lease was renewed."""
 

@@ -323,25 +323,6 @@ BEGIN = Verb(
     codec.read_begin,
     waits=True,
 )
-#: ``window`` is a member of the open zset; ``most``: how many slots there are.
-_OF_SLOT = "window owner"
-ACQUIRE_SLOT = Verb(
-    "acquire_slot",
-    "slots waiting fewest called",
-    f"{_OF_SLOT} most:number length:span",
-    codec.read_acquire,
-    waits=True,
-    feature="admission",
-)
-RENEW_SLOT = Verb(
-    "renew_slot",
-    "slots waiting",
-    f"{_OF_SLOT} length:span takes_over:flag",
-    codec.read_word,
-    waits=True,
-    feature="admission",
-)
-RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
 RENEW = Verb("renew", "entry open run", f"{WINDOW} {OWNED} lease:life", codec.read_renew, waits=True)
 HAND_OVER = Verb(
     "hand_over",
@@ -377,7 +358,8 @@ def make_of_executions() -> list[str]:
     Together they take 60 ms of CPU. A worker makes them before it forks: else each child makes them anew, while its
     first lease runs. Where a child gets little CPU, that may outlast the lease.
     """
-    return [verb.sha for verb in (BEGIN, ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT, RENEW, HAND_OVER, FINISH)]
+    of_features = [verb for verbs in hooks("store", "OF_EXECUTIONS") for verb in verbs]
+    return [verb.sha for verb in (BEGIN, RENEW, HAND_OVER, FINISH, *of_features)]
 
 
 def all_verbs() -> list[Verb[Any]]:

@@ -327,35 +327,6 @@ class Store:
         """Return those arguments of a verb that a feature takes; without the feature nobody does."""
         return {name: value for name, value in arguments.items() if name in verb.arguments}
 
-    # -- slots of limits --------------------------------------------------------------------------------------
-
-    def acquire_slot(
-        self, limit: str, most: int, window: WindowKey, owner: str, length: float
-    ) -> model.Acquired | model.Full:
-        """Take a slot of ``limit``, of which there are ``most``, for ``length`` seconds."""
-        verb = scripts.ACQUIRE_SLOT
-        return self.trip.one(self._of_limit(verb, limit, window, owner=owner, most=most, length=length))
-
-    def renew_slot(self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False) -> bool:
-        """Keep the slot of ``owner`` for ``length`` seconds from now; False where that has none any more.
-
-        ``takes_over``: it has begun the window, and has the slot that another execution acquired.
-        """
-        return self.trip.one(self.slot_renewal(limit, window, owner, length, takes_over=takes_over)) == "kept"
-
-    def slot_renewal(
-        self, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
-    ) -> Request[str]:
-        """Make the request of :meth:`renew_slot`."""
-        return self._of_limit(scripts.RENEW_SLOT, limit, window, owner=owner, length=length, takes_over=takes_over)
-
-    def release_slot(self, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
-        """Give back the slot of ``owner``, an execution or a delivery. ``forget``: the window doesn't wait for one."""
-        self.trip.one(self._of_limit(scripts.RELEASE_SLOT, limit, window, owner=owner, forget=forget))
-
-    def _of_limit(self, verb: Verb[T], limit: str, window: WindowKey, **arguments: Any) -> Request[T]:
-        return verb.request(self.keys.of_limit(limit), window=member_of(window), **arguments)
-
     def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Request[Any]] = ()) -> list[Any]:
         """Renew leases, each for its own ``lease`` seconds from now. Returns for each Renewed, Stale, or its error.
 

@@ -19,7 +19,14 @@ from servers import RedisServer, free_port, need_server
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.features.admission.store import ask_free_slots
+from celery_once_beat.features.admission.store import (
+    Acquired,
+    Full,
+    acquire_slot,
+    ask_free_slots,
+    release_slot,
+    slot_renewal,
+)
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings, name_broker
 from celery_once_beat.store import Ending, Store
@@ -286,15 +293,15 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
         claim(store)
         one, other = window(ENTRIES[0]), window(ENTRIES[1])
         for name in names:
-            assert store.acquire_slot(name, 1, one, "A", 60.0) == r.Acquired()
-            assert store.acquire_slot(name, 1, other, "B", 60.0) == r.Full()
+            assert acquire_slot(store, name, 1, one, "A", 60.0) == Acquired()
+            assert acquire_slot(store, name, 1, other, "B", 60.0) == Full()
         begun = store.begin(one, "A", 30.0)
         for lease in (30.0, 0.1):
             renewals = [r.Renewal(one, "A", begun.fence, lease, True)]
-            slots_too = [store.slot_renewal(name, one, "A", lease * 1.5 + 1.0) for name in names]
+            slots_too = [slot_renewal(store, name, one, "A", lease * 1.5 + 1.0) for name in names]
             assert store.renew_many(renewals, slots_too) == [r.Renewed(), *["kept"] * len(names)]
-        store.release_slot(names[0], one, "A", forget=False)
-        assert store.acquire_slot(names[0], 1, other, "B", 60.0) == r.Acquired()
+        release_slot(store, names[0], one, "A", forget=False)
+        assert acquire_slot(store, names[0], 1, other, "B", 60.0) == Acquired()
         kill_with_replica(cluster, node)
         called: dict[str, Any] = {}
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from celery_once_beat.features.admission.beat import Part
-from celery_once_beat.features.admission.store import make_due
+from celery_once_beat.features.admission.store import Full, acquire_slot, make_due
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
@@ -31,7 +31,6 @@ from celery_once_beat.store.model import (
     Confirmation,
     Confirmed,
     Finished,
-    Full,
     LoadRequest,
     Published,
     Renewal,
@@ -405,7 +404,7 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
     tick = Tick(redis_url, most=1)
     for number in (1, 2, 3):
-        slot = tick.store.acquire_slot("reports", 1, tick.window(number), f"w{number}", 30.0)
+        slot = acquire_slot(tick.store, "reports", 1, tick.window(number), f"w{number}", 30.0)
         tick.begin(number, no_slot="reports" if slot == Full() else "")
     abandon_many(tick.store, [(tick.window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over

@@ -21,7 +21,7 @@ from system import System
 
 from celery_once_beat import Schedules
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.features.admission.store import ask_free_slots, make_due
+from celery_once_beat.features.admission.store import acquire_slot, ask_free_slots, make_due, release_slot, slot_renewal
 from celery_once_beat.features.alerts.store import alerted, drop_alert
 from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.lookup import Lookup
@@ -380,10 +380,10 @@ def test_limits_need_some_more(any_server: RedisServer) -> None:
     def act(stage: Stage) -> None:
         one, other = (WindowKey("nightly", nth(number)) for number in (1, 2))
         with suppress(StoreUnavailableError):
-            stage.store.acquire_slot("reports", 1, one, "A", 30.0)
-            stage.store.acquire_slot("reports", 1, other, "B", 30.0)
-            stage.store.renew_slot("reports", one, "A", 30.0)
-            stage.store.release_slot("reports", one, "A", forget=True)
+            acquire_slot(stage.store, "reports", 1, one, "A", 30.0)
+            acquire_slot(stage.store, "reports", 1, other, "B", 30.0)
+            stage.store.trip.one(slot_renewal(stage.store, "reports", one, "A", 30.0))
+            release_slot(stage.store, "reports", one, "A", forget=True)
         stage.store.overdue(
             "beat-1", datetime.now(timezone.utc), 10, requests=ask_free_slots(stage.store, {"reports": 1})
         )

@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 import redis
 
-from celery_once_beat.features.admission.store import FreeSlots, ask_free_slots
+from celery_once_beat.features.admission.store import (
+    Acquired,
+    FreeSlots,
+    Full,
+    acquire_slot,
+    ask_free_slots,
+    release_slot,
+    slot_renewal,
+)
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Acquired, Full, Store
+from celery_once_beat.store import Store
 from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -32,15 +40,16 @@ class Slots:
         return tuple(map(self.window, numbers))
 
     def acquire(self, number: int, owner: str | None = None, length: float = 30.0, most: int = 2) -> Any:
-        return self.store.acquire_slot("reports", most, self.window(number), owner or f"w{number}:d:e", length)
+        return acquire_slot(self.store, "reports", most, self.window(number), owner or f"w{number}:d:e", length)
 
     def renew(self, number: int, owner: str | None = None, *, begun: bool = False) -> bool:
         """``begun``: it has begun, in another execution's slot."""
         owner = owner or f"w{number}:d:e"
-        return self.store.renew_slot("reports", self.window(number), owner, 30.0, takes_over=begun)
+        renewal = slot_renewal(self.store, "reports", self.window(number), owner, 30.0, takes_over=begun)
+        return self.store.trip.one(renewal) == "kept"
 
     def release(self, number: int, owner: str | None = None, *, forget: bool = False) -> None:
-        self.store.release_slot("reports", self.window(number), owner or f"w{number}:d:e", forget=forget)
+        release_slot(self.store, "reports", self.window(number), owner or f"w{number}:d:e", forget=forget)
 
     def sweep(self, most: int = 2) -> Any:
         """A beat asks how many wait, and whom it is to call."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_once_beat.errors import NewerVersionError, StoreDataError
-from celery_once_beat.features.admission.store import FREE_SLOTS, FreeSlots
+from celery_once_beat.features.admission.store import ACQUIRE_SLOT, FREE_SLOTS, Acquired, FreeSlots, Full
 from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
 from celery_once_beat.features.keyed.store import BEGIN_NOW, KEY_CLAIM, Elsewhen
 from celery_once_beat.features.orders.store import (
@@ -93,9 +93,9 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_begin, ["busy", "running"], m.Busy("running")),
         (BEGIN_NOW.read, ["elsewhen", MS], Elsewhen(AT)),
         (BEGIN_NOW.read, "begun 12 1  0", m.Begun(12, 1, None)),
-        (codec.read_acquire, ["acquired"], m.Acquired()),
-        (codec.read_acquire, ["shared"], m.Acquired(shared=True)),
-        (codec.read_acquire, ["full"], m.Full()),
+        (ACQUIRE_SLOT.read, ["acquired"], Acquired()),
+        (ACQUIRE_SLOT.read, ["shared"], Acquired(shared=True)),
+        (ACQUIRE_SLOT.read, ["full"], Full()),
         (FREE_SLOTS.read, [3, f"a@b@{A}", "foreign"], FreeSlots(3, (WINDOW,))),
         (KEY_CLAIM.read, ["claimed"], m.Claimed(0, None)),
         (KEY_CLAIM.read, ["elsewhen", MS], Elsewhen(AT)),

@@ -1,4 +1,4 @@
-"""What a beat asks of limits: which windows get a free slot."""
+"""The verbs of limits: executions take slots, and beats let windows have the free ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.store import SHARDS, Store, codec, member_of
+from celery_once_beat.store import SHARDS, ActedOn, Store, codec, member_of
 from celery_once_beat.store.scripts import WINDOW, Request, Verb
 from celery_once_beat.windows import WindowKey
 
 #: Microseconds by which a window that can't get its slot yet goes behind others that wait for one.
 _LATER = 10_000_000
+
+
+@dataclass(frozen=True)
+class Acquired(ActedOn):
+    """The execution has a slot of the limit."""
+
+    #: It is another execution's of the same window, alive or dead.
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Full:
+    """The limit has no free slot."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +42,44 @@ def _read_free_slots(reply: list[Any]) -> FreeSlots:
     return FreeSlots(codec.whole(reply[0]), tuple(window for window in windows if window is not None))
 
 
-FREE_SLOTS = Verb("free_slots", "slots waiting fewest called", "most:number", _read_free_slots, feature="admission")
+def _read_acquire(reply: list[Any]) -> Acquired | Full:
+    return Full() if reply[0] == "full" else Acquired(shared=reply[0] == "shared")
+
+
+#: ``window`` is a member of the open zset; ``most``: how many slots there are.
+_OF_SLOT = "window owner"
+_ACQUIRED = f"{_OF_SLOT} most:number length:span"
+_RENEWED = f"{_OF_SLOT} length:span takes_over:flag"
+_KEYS = "slots waiting fewest called"
+ACQUIRE_SLOT = Verb("acquire_slot", _KEYS, _ACQUIRED, _read_acquire, waits=True, feature="admission")
+RENEW_SLOT = Verb("renew_slot", "slots waiting", _RENEWED, codec.read_word, waits=True, feature="admission")
+RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
+OF_EXECUTIONS = (ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT)
+FREE_SLOTS = Verb("free_slots", _KEYS, "most:number", _read_free_slots, feature="admission")
 MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
+
+
+def acquire_slot(store: Store, limit: str, most: int, window: WindowKey, owner: str, length: float) -> Acquired | Full:
+    """Take a slot of ``limit``, of which there are ``most``, for ``length`` seconds."""
+    keys, member = store.keys.of_limit(limit), member_of(window)
+    return store.trip.one(ACQUIRE_SLOT.request(keys, window=member, owner=owner, most=most, length=length))
+
+
+def slot_renewal(
+    store: Store, limit: str, window: WindowKey, owner: str, length: float, *, takes_over: bool = False
+) -> Request[str]:
+    """Make a request to keep the slot of ``owner`` for ``length`` seconds from now: ``kept``, or ``lost`` before.
+
+    ``takes_over``: it has begun the window, and has the slot that another execution acquired.
+    """
+    keys, member = store.keys.of_limit(limit), member_of(window)
+    return RENEW_SLOT.request(keys, window=member, owner=owner, length=length, takes_over=takes_over)
+
+
+def release_slot(store: Store, limit: str, window: WindowKey, owner: str, *, forget: bool) -> None:
+    """Give back the slot of ``owner``, an execution or a delivery. ``forget``: the window doesn't wait for one."""
+    keys, member = store.keys.of_limit(limit), member_of(window)
+    store.trip.one(RELEASE_SLOT.request(keys, window=member, owner=owner, forget=forget))
 
 
 def ask_free_slots(store: Store, limits: Mapping[str, int]) -> list[Request[FreeSlots]]:

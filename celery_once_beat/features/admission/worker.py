@@ -18,12 +18,14 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.identity import host_of
 from celery_once_beat.logs import guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import Acquired, Busy, Closed, Full, Waits
+from celery_once_beat.store import Busy, Closed, Waits
 from celery_once_beat.windows import Window, format_instant
 from celery_once_beat.worker.base import lease_of
 from celery_once_beat.worker.leases import Lease
 from celery_once_beat.worker.part import ExecutionPart
 from celery_once_beat.worker.put_back import come_again, put_back, times_put_back
+
+from .store import Acquired, Full, acquire_slot, release_slot, slot_renewal
 
 logger = guarded(get_logger(__name__))
 
@@ -57,7 +59,7 @@ class Part(ExecutionPart):
             self._leave_to_others(request)
         self._asked_at = steady()
         length = _length(lease_of(self.window, self.store, self.task))
-        self._slot = self.store.acquire_slot(self._limit, most, self.key, self.owner, length)
+        self._slot = acquire_slot(self.store, self._limit, most, self.key, self.owner, length)
         if isinstance(self._slot, Full) and request.retries:  # a beat can't rebuild a retry's message
             come_again(self.task, request, self.store.settings.recovery_interval)
 
@@ -92,8 +94,8 @@ class Part(ExecutionPart):
         assert self._limit is not None
         length = _length(lease.renewal.lease)
         if self._slot.shared or lease.sent + lease.renewal.lease >= self._asked_at + length:
-            kept = self.store.renew_slot(self._limit, self.key, self.owner, length, takes_over=True)
-            if not kept or not lease.held():
+            renewal = slot_renewal(self.store, self._limit, self.key, self.owner, length, takes_over=True)
+            if self.store.trip.one(renewal) == "lost" or not lease.held():
                 raise StoreUnavailableError(f"Redis answers later than a slot of the limit {self._limit!r} is held")
         lease.renewed_with = (*lease.renewed_with, self)
         return True  # others wait for the slot
@@ -120,7 +122,7 @@ class Part(ExecutionPart):
         """Renew the slot with the lease."""
         assert self._limit is not None
         length = _length(lease_of(self.window, self.store, self.task))
-        return self.store.slot_renewal(self._limit, self.key, self.owner, length)
+        return slot_renewal(self.store, self._limit, self.key, self.owner, length)
 
     def on_renewed(self, lease: Lease, reply: object) -> None:
         """Say that the slot is lost, once."""
@@ -138,7 +140,7 @@ class Part(ExecutionPart):
         if self._limit is None or self._released:
             return
         try:
-            self.store.release_slot(self._limit, self.key, self.owner, forget=forget)
+            release_slot(self.store, self._limit, self.key, self.owner, forget=forget)
         except OnceError as exc:
             logger.debug("once: slot of %r not released: %s", self._limit, exc)
         self._released = True  # last: an exception raised from outside during the release tries it again
