@@ -1,4 +1,4 @@
-"""What people are shown of the store: beats, entries, windows, records. It reads, and writes nothing.
+"""What readers are shown of the store: beats, entries, windows, records. It writes nothing.
 
 The core imports nothing of it.
 """

@@ -1,4 +1,4 @@
-"""What people ask of the store: which beats live, how each entry stands, what ran. Reads, and writes nothing.
+"""Answers for readers: which beats live, the state of each entry, what ran. It writes nothing.
 
 A key that can't be read is a line of trouble at its entry; the other entries are shown.
 """
@@ -155,7 +155,7 @@ class Lookup:
         return heartbeat.now, latency, beats
 
     def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:
-        """Return what each worker said last, and what can't be read of them."""
+        """Return the last report of each worker, and what can't be read."""
         try:
             found, unreadable = self._store.workers(now, _WORKERS_OF)
         except StoreUnavailableError:
@@ -203,7 +203,7 @@ class Lookup:
         return found, trouble
 
     def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:
-        """Add what failures said to the windows that failed; most entries have none."""
+        """Add the texts of failures to the windows that failed; most entries have none."""
         failed = [name for name in names if any(may_have_failed(window) for window in seen[name].windows)]
         commands = [("HGETALL", self._keys.of_entry("failures", name)) for name in failed]
         for name, reply in zip(failed, self._trip.read(commands) if commands else (), strict=True):
@@ -217,7 +217,7 @@ class Lookup:
             seen[name] = replace(seen[name], windows=windows)
 
     def _loaded(self, before: Remembered | None) -> dict[str, str]:
-        """Return what beats say of the entries that they have loaded; as before, while they are as many."""
+        """Return the descriptions of loaded entries; as before, while their number is the same."""
         if before is None:
             return scan_loaded(self._store)
         keys = [self._keys.of_shard("entries", shard) for shard in range(SHARDS)]

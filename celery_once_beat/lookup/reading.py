@@ -1,6 +1,6 @@
 """Read strictly what is kept for people: reports of beats, and records of the history.
 
-Each raises ValueError or OverflowError for what isn't of its form, unless it says otherwise.
+Each raises ValueError or OverflowError for what isn't of its form, unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def read_past(text: str) -> Past:
 def read_report(text: str | None) -> BeatReport | None:
     """Read a beat's report. None: it can't be read."""
     try:
-        said = json.loads(text or "")
-        known = [field for field in fields(BeatReport) if field.name in said]
-        return BeatReport(**{field.name: _checked(said[field.name], field.type) for field in known})
+        report = json.loads(text or "")
+        known = [field for field in fields(BeatReport) if field.name in report]
+        return BeatReport(**{field.name: _checked(report[field.name], field.type) for field in known})
     except (ValueError, TypeError, RecursionError):
         return None
 

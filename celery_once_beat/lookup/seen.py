@@ -47,7 +47,7 @@ class BeatSeen:
     name: str
     #: Seconds since the store heard of it.
     heard: float
-    #: What it said of itself; None: nothing, or nothing that this version understands.
+    #: Its report; None: there is none that this version understands.
     report: BeatReport | None
     #: Of which app it is; None: as for ``report``.
     app: str | None = None
@@ -72,7 +72,7 @@ class WindowSeen:
     limit: str | None = None
     #: By when it is to be done, as its entry's ``deadline`` is now, aware UTC. None: there is none, or it was ordered.
     done_by: datetime | None = None
-    #: What its last failure said, as it was recorded; '' where nothing is known.
+    #: The recorded text of its last failure; '' where there is none.
     failure: str = ""
 
 
@@ -110,7 +110,7 @@ class Overview:
     entries: dict[str, EntrySeen]
     #: How many overdue windows each entry has that wasn't asked for: it has left the schedule.
     strangers: dict[str, int]
-    #: What beats say of the entries that they have loaded, as ``lua/pieces/entries.lua`` has it; if that was asked for.
+    #: Descriptions of loaded entries, see ``lua/pieces/entries.lua``; if they were asked for.
     loaded: dict[str, str] = field(default_factory=dict)
     #: Workers that know windows, of the last day.
     workers: dict[str, WorkerSeen] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Coordination through Redis. Read ``protocol`` first. The only importer of redis.
 
 A verb is declared in ``scripts``, decided by its file in ``lua/``, and called through :class:`Store`. ``keys`` names
-what it writes, ``model`` says what is asked and answered, ``codec`` how that is written. ``lookup`` reads for people.
+what it writes, ``model`` has requests and replies as types, ``codec`` how that is written. ``lookup`` reads for people.
 """
 
 from __future__ import annotations

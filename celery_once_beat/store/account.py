@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import parse_instant
 
-from .codec import LONGEST_WORDS, as_mapping, instant, instant_or_none, read_said, read_text, whole
+from .codec import LONGEST_WORDS, as_mapping, instant, instant_or_none, read_text, read_words, whole
 from .keys import VERSION, newer
 from .protocol import STATES
 
@@ -25,7 +25,7 @@ class EntryAccount:
     since: datetime
     last_done: datetime | None
     paused: bool
-    #: When a window of it began last, as its fence says: then, or a little earlier. None: none did.
+    #: When a window of it began last, as its fence shows: then, or a little earlier. None: none did.
     last_begun: datetime | None
     #: Copies of messages that begin has refused.
     refused: int
@@ -44,9 +44,9 @@ class EntryAccount:
     loaders: Mapping[str, str] = field(default_factory=dict)
     #: The last worker that didn't know the task, and when it discarded a message; None: none did.
     discarded: tuple[str, datetime] | None = None
-    #: Windows that were said to be late.
+    #: Windows that were reported as late.
     late: int = 0
-    #: Seconds after its start within which a window is to be done, as the definition in force says; None: none.
+    #: Seconds after its start within which a window is to be done, by the definition in force; None: no limit.
     deadline: float | None = None
     #: The start of the window that began last; known where its windows don't overlap.
     turn: datetime | None = None
@@ -113,7 +113,7 @@ def read_account(key: str, reply: Any) -> EntryAccount | OnceError | None:
 
 
 def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
-    by, note = read_said(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
+    by, note = read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
 
     loaders = values.get("loaders", "").split(" ")
 

@@ -88,7 +88,7 @@ def _connect(url: str, given: dict[str, Any]) -> Any:
         client = redis.Redis(connection_pool=redis.ConnectionPool(**options))
         client.auto_close_connection_pool = True
     pool = client.connection_pool
-    pool.connection_class(**pool.connection_kwargs)  # connects nothing: an option that it doesn't know is said now
+    pool.connection_class(**pool.connection_kwargs)  # doesn't connect: raises now for an option that it doesn't know
     return client
 
 

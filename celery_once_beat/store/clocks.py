@@ -15,7 +15,7 @@ from .exchange import UNREACHABLE
 
 #: How INFO names a replica.
 _REPLICA = re.compile(r"slave\d+$")
-#: Options of a connection that say which server it is to.
+#: Options of a connection that name its server.
 _OF_ONE_SERVER = frozenset({"host", "port", "path", "connection_pool"})
 
 

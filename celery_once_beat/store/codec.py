@@ -101,7 +101,7 @@ def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition |
 
 
 def make_definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
-    by, note = read_said(values.get("words", "{}"))
+    by, note = read_words(values.get("words", "{}"))
     return model.StoredDefinition(
         name,
         values["text"],
@@ -123,11 +123,11 @@ def _mark(text: str) -> str:
     return text
 
 
-def read_said(text: str) -> tuple[str, str]:
-    """Return who changed something, and why: for people, so that a foreign text is none."""
+def read_words(text: str) -> tuple[str, str]:
+    """Return who changed something, and why. It is display only: a foreign text counts as none."""
     try:
-        said = json.loads(text)
-        return str(said.get("by", ""))[:LONGEST_WORDS], str(said.get("note", ""))[:LONGEST_WORDS]
+        words = json.loads(text)
+        return str(words.get("by", ""))[:LONGEST_WORDS], str(words.get("note", ""))[:LONGEST_WORDS]
     except (ValueError, AttributeError, RecursionError):
         return "", ""
 
@@ -226,7 +226,7 @@ def write_queue(queue: str | None) -> str:
 
 
 def read_workers(reply: list[Any]) -> tuple[dict[str, model.WorkerSeen], list[str]]:
-    """Read what workers said last of what they consume; and what can't be read. Two may have the same name."""
+    """Return what workers consume, as they reported it last; and what can't be read. Two may have the same name."""
     found: dict[str, model.WorkerSeen] = {}
     unreadable = []
     for member, at in sorted(as_pairs(reply), key=lambda pair: pair[1], reverse=True):
@@ -254,7 +254,7 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
 
 
 def as_info(reply: Any) -> dict[str, str]:
-    """Return what INFO says by name."""
+    """Return the fields of INFO by name."""
     lines = (line.partition(":") for line in str(reply).splitlines() if not line.startswith("#"))
     return {name: value for name, separator, value in lines if separator}
 
@@ -267,8 +267,8 @@ def write_report(report: model.BeatReport, app: str) -> str:
 def read_app(text: str | None) -> str | None:
     """Read which app a beat is of, as ``settings.describe_app`` wrote it. None if it can't be read."""
     try:
-        said = json.loads(text or "")
-        name, apart = str(said["app"])[:64], str(said.get("apart", ""))[:128]
+        app = json.loads(text or "")
+        name, apart = str(app["app"])[:64], str(app.get("apart", ""))[:128]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return repr(name) + (f" ({apart!r})" if apart else "")
@@ -304,7 +304,7 @@ def read_text(text: str) -> str:
 
 
 def whole(value: str | float) -> int:
-    """Read a whole number of up to 15 digits, as scripts do; raises ValueError. All that Redis says is read by it."""
+    """Read a whole number of up to 15 digits, as scripts do; raises ValueError. Replies are read by it."""
     if isinstance(value, str):
         if not _WHOLE.fullmatch(value):
             raise ValueError(f"found {value!r:.40}, expected a whole number of up to 15 digits")

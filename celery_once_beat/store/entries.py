@@ -33,7 +33,7 @@ class RowSeen(NamedTuple):
 
 
 def scan_loaded(store: Store) -> dict[str, str]:
-    """Return what beats say of the entries that they have loaded. A part at a time: there may be a million."""
+    """Return the descriptions of loaded entries by name. They are read in parts: there may be a million."""
     found: dict[str, str] = {}
     left = dict.fromkeys(range(SHARDS), "0")
     while left:
@@ -88,7 +88,7 @@ def find_rows(store: Store, named: Mapping[str, str]) -> dict[str, RowSeen | Sto
 
 
 def _held(store: Store, asked: Mapping[int, Sequence[str]]) -> dict[str, list[Any]]:
-    """Return what shards have of rows, as ``lua/pieces/rows.lua`` says; an error for one that doesn't answer."""
+    """Return what shards have of rows (see ``lua/pieces/rows.lua``); an error for one that doesn't answer."""
     keys = {shard: [store.keys.of_shard(f"row:{row}", shard) for row in rows] for shard, rows in asked.items()}
     try:
         replies = store.trip.send([("MGET", *of) for of in keys.values()])

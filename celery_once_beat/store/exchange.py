@@ -27,7 +27,7 @@ from .codec import pack
 UNREACHABLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, ValueError)
 #: Those of them that may be over in a moment.
 _BROKEN = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.RedisClusterException, OSError)
-#: A node says that the command is to be sent again, here or elsewhere; AskError is MovedError's base.
+#: The command has to be sent again, here or to another node; AskError is MovedError's base.
 _REDIRECTED = (exceptions.AskError, exceptions.ClusterDownError, exceptions.TryAgainError)
 #: Seconds before the second and the third try: every verb may be sent again, since it answers its owner as it did
 #: the first time.
@@ -50,7 +50,7 @@ class Reply(NamedTuple):
 
     #: The server's answer; an exception if it refused the command or didn't answer.
     value: Any
-    #: What the server said to the last command of the pipeline.
+    #: The server's answer to the last command of the pipeline.
     last: Any = None
     answered: bool = True
 

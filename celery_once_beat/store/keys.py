@@ -4,14 +4,14 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
 
     {7}:entry:<name>            cursor, definition, counters, open windows' accounts (fields: ``lua/pieces/entry.lua``);
                                 30 days or three intervals from a beat's last contact
-    {7}:entries                 <name> → what a beat says of an entry that it has loaded, for people
+    {7}:entries                 <name> → the description of a loaded entry, display only
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
     {7}:row:<key>               of which entry of the shard a database's row is, or what it had there before it got
                                 another name (``lua/pieces/rows.lua``); as the entry, then 30 days
     {7}:beats                   live beats → when each swept the shard last, server ms: by this scripts know who lives
                                 (``lua/sweep.lua``); 30 days
     {7}:open                    <name>@<start> → deadline, server ms; as its longest-lived entry
-    {7}:alerts                  a stream of what people are to be told (``features/alerts``); 30 days
+    {7}:alerts                  a stream of alerts (``features/alerts``); 30 days
     {7}:late                    <name>@<start> → when the window is late, server ms; as its longest-lived entry
     {7}:ends                    <name>@<start> of those → how it ended and isn't done; as that
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
@@ -19,10 +19,10 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
                                 or the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
-    {7}:refused:<name>          start → copies refused, of the latest windows, for people; as the entry
+    {7}:refused:<name>          start → copies refused, of the latest windows, display only; as the entry
     {7}:lines                   keys of entries whose windows wait for their turn → until when beats look often, server
                                 ms; twenty minutes
-    {7}:failures:<name>         start → what its last failure said, of the last ten, for people; as the entry
+    {7}:failures:<name>         start → the text of its last failure, of the last ten, display only; as the entry
     {7}:def:<name>              a definition that people set at run time; kept, once deleted for 30 days
     {7}:changes:<name>          its last 50 changes; as that
     {7}:defs                    <name> → number of its last change, '' → the shard's; kept, an hour once no name is left
@@ -35,11 +35,11 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     key:{<hash>}:claim|run:<key>:<start>
                                 the same for a window of a user's key; the retention, or as long as the window, if that
                                 is longer
-    orders                      who ordered what of late → when, server ms, for people: 90 days, 2 MB
-    workers                     <worker> <broker> <queue> that it consumes → when it said so last, server ms
+    orders                      who ordered what lately → when, server ms, display only; 90 days, 2 MB
+    workers                     <worker> <broker> <queue> that it consumes → when it reported that last, server ms
                                 (``lua/consume.lua``); a day
-    beats                       live beats → last seen, server ms, for people; BEAT_TTL
-    {once:beats}:reports        live beats → what each says of itself and of which app it is, JSON, for people; BEAT_TTL
+    beats                       live beats → last seen, server ms, display only; BEAT_TTL
+    {once:beats}:reports        live beats → the report of each, with its app, JSON, display only; BEAT_TTL
 
 Every key of coordination expires by itself. What people set at run time stays until they delete it
 (``lua/pieces/definition.lua``).

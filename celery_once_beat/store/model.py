@@ -17,7 +17,7 @@ from celery_once_beat.windows import WindowKey
 
 
 class ActedOn:
-    """An answer that callers act on. With wait_replicas, a failover must not be able to undo what it says.
+    """An answer that callers act on. With wait_replicas, a failover must not be able to undo it.
 
     Each has a write behind it, also where a verb is sent again: WAIT waits for the writes of its connection alone. A
     heartbeat is waited for so that a beat that wins nothing learns that replicas are back.
@@ -50,7 +50,7 @@ class LoadRequest(NamedTuple):
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None
-    #: From where it counts, as the store told the beat; used only where the store has lost that. Aware UTC.
+    #: From where it counts, as an earlier load returned it; used only where the store has lost that. Aware UTC.
     counted_from: datetime | None = None
     #: From where a definition that is new or changed counts; None for now. Aware UTC.
     counts_from: datetime | None = None
@@ -149,7 +149,7 @@ SET_ANEW = "-"
 class Superseded:
     """A living beat loaded another definition of the entry later; or see :data:`SET_ANEW`."""
 
-    #: '' where a claim says it: a load says who.
+    #: '' in the reply to a claim: a load tells which beat.
     beat: str
     loaded_at: int | None = None
     #: That beat's, for people.
@@ -192,7 +192,7 @@ class Confirmed(ActedOn):
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Nothing was changed; ``reason`` says why."""
+    """Nothing was changed, for this ``reason``."""
 
     reason: str = ""
 
@@ -224,7 +224,7 @@ class Closed:
     """The window has its outcome. ``outcome`` is empty where it was closed before."""
 
     outcome: str = ""
-    #: Why, where the outcome alone doesn't say it.
+    #: Why, where the outcome alone doesn't show that.
     why: str = ""
 
 
@@ -261,10 +261,10 @@ class Waits:
 
 
 class WorkerSeen(NamedTuple):
-    """What a worker that knows windows said last, at ``heard``, aware UTC."""
+    """The last report of a worker that knows windows, at ``heard``, aware UTC."""
 
     heard: datetime
-    #: As ``settings.name_broker`` says it.
+    #: As ``settings.name_broker`` names it.
     broker: str
     #: Those that it consumes; ``-`` stands for names that can't be kept.
     queues: set[str]
@@ -324,13 +324,13 @@ class Heartbeat:
 
     now: datetime
     beats: tuple[str, ...]
-    #: As many replicas as ``once_beat_wait_replicas`` says have what was written with it.
+    #: At least ``once_beat_wait_replicas`` replicas have what was written with it.
     certain: bool = True
 
 
 @dataclass(frozen=True)
 class BeatReport:
-    """What a beat says of itself with its heartbeat, for people; times are seconds."""
+    """A beat's report on itself, sent with its heartbeat; display only. Times are seconds."""
 
     #: By how much its machine's clock is ahead of the server's.
     offset: float

@@ -35,21 +35,21 @@ States of a window; beside each arrow stands the verb::
     claimed   ◀── backfill, of a closed one, by order
 
 A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
-``start_timeout`` ahead, and its account says into which queue the message went. While a worker holds the message and
+``start_timeout`` ahead, and its account names the queue that got the message. While a worker holds the message and
 hasn't begun, ``receive`` keeps the deadline one lease ahead.
 Any beat may take a window whose deadline has passed. The take moves the deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
-the queue, or run once more in workers that know no windows. Workers say every few seconds what they consume, by
+the queue, or run once more in workers that know no windows. Workers report every few seconds what they consume, by
 ``consume``. It is taken at doubling steps where nobody knows who gets the message: an exchange routes it, workers have
 another broker than the beat that asks, or a later window of the entry is done.
 
 What each failure does
 ----------------------
-- A worker says nothing for WORKER_TTL: it counts as gone, and its queues as consumed by nobody. What was published to
-  them stays open, is looked at again after an eighth of its age, within ten minutes, and is published again once a
-  worker says that it consumes the queue. If it only couldn't say so (Redis was away, its process stood still), it says
-  so as soon as it can.
+- A worker doesn't report for WORKER_TTL: it counts as gone, and its queues as not consumed. What was published to them
+  stays open, is looked at again after an eighth of its age, within ten minutes, and is published again once a worker
+  reports that it consumes the queue. A worker that couldn't report (Redis was away, its process was frozen) does so as
+  soon as it can.
 - A worker lives and hangs: windows of its queues are published again at doubling steps.
 - The holder of a slot dies: the slot is a lease. A beat's next look finds it free.
 - A window ends: the same script makes the next in line overdue. If no beat lives, it stays overdue until one does. If
@@ -67,7 +67,7 @@ What each failure does
   puts its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows
   due before the change stay owed by the old definition. A living beat's own schedule takes precedence.
 - A beat dies: its definitions stop counting after BEAT_TTL without a sweep of the shard, while others swept. If it was
-  only frozen, its next sweep says that it was forgotten, and it loads its entries again.
+  only frozen, the reply to its next sweep shows that it was forgotten, and it loads its entries again.
 - A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
 - More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
@@ -83,7 +83,7 @@ What each failure does
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
 - The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
-  opens or counts it as its run key says.
+  opens it or counts it, by its run key.
 - The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.

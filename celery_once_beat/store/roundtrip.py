@@ -44,7 +44,7 @@ _OF_THE_SERVER = re.compile(r"user_script: \d+: (-(?!ERR )[A-Z]+ |The user execu
 _WHERE = re.compile(r" script: [^:]*@user_script:\d+\.$")
 #: What ``read_fields`` of ``lua/pieces/entry.lua`` raises.
 _NEWER = re.compile(r"user_script:\d+: NEWER (\d+)")
-#: How a command refuses the value of a key. That says nothing of the server's state.
+#: How a command refuses the value of a key. It doesn't depend on the server's state.
 _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would overflow", "invalid expire time")
 
 
@@ -129,7 +129,7 @@ class RoundTrip:
             raise
 
     def _read(self, request: Request[Any], reply: Reply, *, certain: bool) -> Any:
-        """Read one reply; ``certain`` says whether all servers that were asked have their replicas."""
+        """Read one reply; ``certain``: all servers that were asked have their replicas."""
         value = reply.value
         if isinstance(value, Exception):
             return self._error(value, request.keys)
@@ -150,7 +150,7 @@ class RoundTrip:
     def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:
         """Return why a write can't be acted on, or None; ``acknowledged`` is WAIT's reply, None if it wasn't sent."""
         replicas = self.settings.wait_replicas
-        if isinstance(acknowledged, Exception):  # this user may not send it, say
+        if isinstance(acknowledged, Exception):  # for example, this user may not send it
             return UncertainWriteError(f"{verb}: WAIT (once_beat_wait_replicas) failed: {acknowledged}")
         if acknowledged is not None and acknowledged < replicas:
             return UncertainWriteError(

@@ -1,9 +1,9 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
-A server's script is built from this table, ``lua/``, and what features add. A verb's file header says what it does and
-every reply; its line ``-- include:`` names its pieces, which may include others, and ``-- hooks:`` what features may
-add; see ``celery_once_beat.features``. Each piece stands in the script once, before its first use. Keys, arguments and
-the constants below are Lua locals in capitals.
+A server's script is built from this table, ``lua/``, and what features add. The header of a verb's file describes it,
+and every reply. Its line ``-- include:`` names its pieces, which may include others; ``-- hooks:`` names what features
+may add, see ``celery_once_beat.features``. Each piece stands in the script once, before its first use. Keys, arguments
+and the constants below are Lua locals in capitals.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ WINDOW = "start member"
 #: For how long a window's markers live, and how many records of windows that ended an entry has.
 ENDING = f"{WINDOW} marker_ttl:life history_size:number retention:life starts_at:time"
 #: Whose execution; ``fence`` is its begin's, 0 where the caller doesn't know it: then only the run key counts.
-#: ``tracked`` is what the message's headers say.
+#: ``tracked`` is from the message's headers.
 OWNED = "owner fence tracked:flag"
 #: The message's retry number, and whether its task id is the one by which the schedule sends the window. A window that
 #: was ordered has an id of its own: this is then a copy of an earlier message.
@@ -290,7 +290,7 @@ LOAD = Verb(
 )
 UNLOAD = Verb("unload", "entry entries beats row_key", "beat fingerprint row", codec.read_word)
 SPENT = Verb("spent", "entry", "since:instant edited:instant disabled:flag from_now:instant", codec.read_spent)
-#: ``words`` say who and why, JSON.
+#: ``words``: who does it and why, JSON.
 PAUSE = Verb("pause", "entry", "words paused:flag only_still:flag", codec.read_pause, waits=True)
 #: ``missed_count`` windows are passed over; ``missed`` are the starts of the newest, ``missed_runs`` their run keys.
 CLAIM = Verb(

@@ -68,7 +68,7 @@ class Store:
         return self.trip.run([self._load(q, written) for q in requests])
 
     def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Request[model.Loaded | model.Superseded]:
-        """Make one request; most entries of a schedule say the same but for their names, and it is ``written`` once."""
+        """Make one request. Most entries of a schedule differ only in their names: arguments are ``written`` once."""
         arguments = {
             "beat": q.beat,
             "fingerprint": q.fingerprint,
@@ -85,13 +85,13 @@ class Store:
             "row_at": q.row_at,
             "pause": q.pause,
         }
-        said = tuple(arguments.values())
-        if said not in written:
-            written[said] = "".join(scripts.LOAD.pack(arguments).values())
+        values = tuple(arguments.values())
+        if values not in written:
+            written[values] = "".join(scripts.LOAD.pack(arguments).values())
         keys = [*self.keys.of_load(q.entry, q.row).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))
-        return scripts.LOAD.request_with(keys, written[said])
+        return scripts.LOAD.request_with(keys, written[values])
 
     def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint).
@@ -205,7 +205,7 @@ class Store:
 
         ``now`` (aware UTC) is the server's time as the caller knows it; ``take`` looks again. ``skip`` says for
         shards how many of their longest overdue windows are passed over.
-        ``report`` is what the beat says of itself, ``app`` of which app it is. ``requests`` and plain commands travel
+        ``report`` is the beat's report on itself, ``app`` describes its app. ``requests`` and plain commands travel
         in the same pipeline.
         """
         text = "" if report is None else codec.write_report(report, app)
@@ -250,7 +250,7 @@ class Store:
         return self.snapshot().beats
 
     def apps(self, beats: Sequence[str]) -> dict[str, str | None]:
-        """Return which app each of ``beats`` is of; None if it hasn't said, or that can't be read."""
+        """Return which app each of ``beats`` is of; None if it hasn't reported that, or it can't be read."""
         if not beats:
             return {}
         (texts,) = self.trip.read([("HMGET", self.keys.of_beats["reports"], *beats)])
@@ -266,7 +266,7 @@ class Store:
     ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
         """Pause or resume the entry; returns the definition as it is from then on.
 
-        While it is paused none of its windows is claimed; what is open continues. ``words`` say who does it and why,
+        While it is paused none of its windows is claimed; what is open continues. ``words`` name who does it and why,
         JSON; they are kept until it is resumed. Returns Unknown where there is no such entry, and Confirmed where the
         entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
         and the answer is Unknown: somebody has resumed it since.
@@ -304,7 +304,7 @@ class Store:
     ) -> model.Begun | model.Busy | model.Closed | model.Waits:
         """Take the right to execute ``window`` for ``lease`` seconds.
 
-        ``retry`` is the message's retry number, ``tracked`` what its headers say. ``overlap`` counts unless the entry
+        ``retry`` is the message's retry number, ``tracked`` is from its headers. ``overlap`` counts unless the entry
         has one of its own. ``no_slot`` is the name of its limit if that has none free: so it can only wait, or end.
         ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
         :meth:`finish_many` returns for them, also where the begin itself fails.
@@ -392,7 +392,7 @@ class Store:
     ) -> model.ConfirmReply:
         """Record that a message was discarded before its task could see it: expired or revoked.
 
-        ``retry`` is the message's retry number, ``expires`` (aware) what it says itself. Returns :class:`Unchanged`
+        ``retry`` is the message's retry number, ``expires`` (aware) its own expiry. Returns :class:`Unchanged`
         where the window runs, waits for another retry, is closed already, or is for recovery; :class:`Confirmed` where
         it hasn't expired by the server's clock, and is published again soon.
         """
@@ -429,7 +429,7 @@ class Store:
         return [read_account(key, reply) for key, reply in zip(keys, replies, strict=True)]
 
     def server(self) -> tuple[dict[str, str], str]:
-        """Return what the server (of a cluster one node) says of itself, or why it doesn't: INFO may be refused."""
+        """Return the server's INFO (of a cluster one node's), or why there is none: the command may be refused."""
         try:
             (reply,) = self.trip.read([("INFO", "everything")])
         except OnceError as exc:

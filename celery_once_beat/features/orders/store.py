@@ -35,7 +35,7 @@ class Order:
     entry: str
     by: str
     note: str = ""
-    #: Which windows, say.
+    #: Which windows, for example.
     about: str = ""
 
 
@@ -95,7 +95,7 @@ def abandon_many(
 ) -> list[Finished | Busy | Unchanged | OnceError]:
     """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
 
-    Returns for each :class:`Busy` where it runs and ``running`` isn't said, and :class:`Unchanged` where it owes no
+    Returns for each :class:`Busy` where it runs and ``running`` isn't given, and :class:`Unchanged` where it owes no
     outcome. An execution that still runs isn't stopped; its end isn't recorded.
     """
     return store.trip.run([store.of_window(ABANDON, window, owner=order, running=running) for window, order in orders])
@@ -142,8 +142,8 @@ def decode_orders(key: str, reply: Any) -> list[OrderRecord]:
     records = []
     for text, at in reversed(as_pairs(reply)):
         try:
-            said = json.loads(text.partition(" ")[2])
-            known = {field.name: _text(said[field.name]) for field in fields(Order)}
+            order = json.loads(text.partition(" ")[2])
+            known = {field.name: _text(order[field.name]) for field in fields(Order)}
             records.append(OrderRecord(instant(at), Order(**known)))
         except (ValueError, TypeError, KeyError, RecursionError):
             note = f"the key {key!r} holds what is no order: {shown(text)}; delete it (ZREM)"

@@ -54,7 +54,7 @@ R = TypeVar("R", bound=ChangeReply)
 def _read(reply: list[Any]) -> ChangeReply:
     match reply[0]:
         case "done" | "same":
-            paused = len(reply) > 3 and bool(codec.whole(reply[3]))  # noqa: PLR2004  # a deletion says nothing of it
+            paused = len(reply) > 3 and bool(codec.whole(reply[3]))  # noqa: PLR2004  # a deletion's reply doesn't have it
             return Changed(codec.whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
         case "conflict":
             return Conflict(codec.make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
@@ -95,7 +95,7 @@ def delete_definition(store: Store, name: str, words: str = "{}", *, if_version:
 
 
 def _named(reply: R, name: str) -> R:
-    """Put the name into what a conflict says is there."""
+    """Add the name to the definition that a conflict returns."""
     if isinstance(reply, Conflict) and reply.current is not None:
         return Conflict(replace(reply.current, name=name))  # type: ignore[return-value]
     return reply
@@ -150,8 +150,8 @@ def decode_changes(key: str, reply: Any) -> list[ChangeRecord] | OnceError:
     for text in reply:
         try:
             version, at, _, what, words, replaced = text.split("\n")
-            number, said = codec.whole(version), codec.read_said(words)
-            records.append(ChangeRecord(number, parse_instant(at), codec.read_text(what), *said, replaced))
+            number, by_and_note = codec.whole(version), codec.read_words(words)
+            records.append(ChangeRecord(number, parse_instant(at), codec.read_text(what), *by_and_note, replaced))
         except ValueError as exc:
             return StoreDataError(f"the key {key!r} holds what is no change of a schedule: {shown(exc)}")
     return records

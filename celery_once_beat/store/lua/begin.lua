@@ -1,5 +1,5 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
--- it did the first time, with two exceptions: it doesn't say again why it closed the window, nor which ones it passed over.
+-- it did the first time, with two exceptions: it doesn't repeat why it closed the window, nor which ones it passed over.
 --
 -- A feature may end the window or let it wait. One that waits has no message any more: this copy is dropped.
 --
@@ -10,7 +10,7 @@
 --         {'busy', 'runs alone'}   nobody recovers it: its run key alone decides. It runs, or has no free slot. This copy
 --                               comes again, since the other may be dead; it isn't counted
 --         {'closed', outcome, why}   a rule ended it just now, or it is skipped; why is there if the
---                               outcome alone doesn't say it
+--                               outcome alone doesn't show that
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
 --         {'waits', start, skipped...}   it waits for that window, '' for a slot; a beat publishes it then. skipped are those
 --                               that are passed over now

@@ -134,7 +134,7 @@ if MODE == 'pass' then
   return {'claimed', 0, '0', missed}
 end
 if MODE == 'untracked' and not (itself and itself.open) then
-  -- Whoever published it, or runs it, it is accounted for; only its claim marker says who may publish.
+  -- Whoever published it, or runs it, it is accounted for; only its claim marker decides who may publish.
   redis.call('HINCRBY', ENTRY, 'c:untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end

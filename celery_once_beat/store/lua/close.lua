@@ -1,7 +1,7 @@
--- close: a worker's main process says that a message was discarded before its task could see it.
+-- close: a worker's main process reports that a message was discarded before its task could see it.
 --
 -- OUTCOME is expired or revoked; 'unknown' if the worker doesn't know the task. EXPIRES is when the message did, server ms,
--- if it says so: a retry's may be of its own.
+-- if it has an expiry of its own: a retry may.
 --
 -- returns {'closed', outcome}   recorded, now or when this was sent before
 --         {'unchanged'}   it runs, or waits for another retry; an execution of it died, which is for recovery; or it is

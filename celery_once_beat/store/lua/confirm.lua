@@ -1,4 +1,4 @@
--- confirm: a beat says whether the message of a window that it claimed or took went out. Sent again after it closed
+-- confirm: a beat reports whether the message of a window that it claimed or took went out. Sent again after it closed
 -- the window, it answers the same.
 --
 -- PUBLISHED: 1 yes; 0 no, or unsure; -1 impossible because of the task's arguments (after max_attempts such publishes

@@ -1,9 +1,9 @@
--- consume: a worker that knows windows says that it lives, and which queues of which broker it consumes.
+-- consume: a worker that knows windows reports that it lives, and which queues of which broker it consumes.
 --
--- WORKERS has '<worker> <broker> <queue>', each with the server ms of when that was said last. Who lives says it every few
--- seconds; for people it is kept for a day.
+-- WORKERS has '<worker> <broker> <queue>', each with the server ms of its last report. A live worker reports every few
+-- seconds; for readers it is kept for a day.
 --
--- returns {'said'}
+-- returns {'noted'}
 
 -- include: now, values
 
@@ -13,4 +13,4 @@ for queue in string.gmatch(QUEUES, '%S+') do
   redis.call('ZADD', WORKERS, NOW, WORKER .. ' ' .. BROKER .. ' ' .. queue)
 end
 redis.call('PEXPIRE', WORKERS, DAY)
-return {'said'}
+return {'noted'}

@@ -47,7 +47,7 @@ if not open then
   mark_done(OWNER, OUTCOME, true)
   return 'finished'
 end
--- What the last failures of an entry said, for people. pcall: a foreign key in its place must stop no end.
+-- Texts of the entry's last failures, display only. pcall: a foreign key in their place must not block an end.
 local function remember_failure()
   if FAILURE ~= '' and type(redis.pcall('HSET', FAILURES, START, FAILURE)) == 'number' then
     keep_newest(FAILURES, MOST_FAILURES)

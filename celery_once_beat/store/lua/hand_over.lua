@@ -18,7 +18,7 @@ local window = open and read_window()
 if open and not kind and window.state == 'retry' and window.retry == RETRY and is_owner(window.owner)
   and int(window.fence) == FENCE then
   touch_entry()
-  return {'handed over'} -- the reply to this one was lost, and what says who waits has expired since
+  return {'handed over'} -- the reply to this one was lost, and the run key has expired since
 end
 if verdict ~= 'run' then
   return {'stale'}

@@ -1,8 +1,7 @@
--- heartbeat: a beat says that it lives, and learns the time and who else does. This is for people, and for what beats warn
--- of; scripts go by what beats say in each shard, see sweep.lua.
+-- heartbeat: a beat reports that it lives, and learns the time and who else does. It serves readers and the warnings of
+-- beats; scripts go by each shard's own list, see sweep.lua.
 --
--- LIVES: it says so; else it only asks, and nothing changes. REPORT is its description of itself, for people, '' for nothing
--- new.
+-- LIVES: it does; else it only asks, and nothing changes. REPORT is its report on itself, display only, '' for nothing new.
 --
 -- returns {seconds, microseconds, beat...}   the server's time as two texts; then each beat alive
 

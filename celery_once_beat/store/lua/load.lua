@@ -1,7 +1,7 @@
--- load: a beat says which definition of an entry it has loaded, and learns whether it may claim by it.
+-- load: a beat reports which definition of an entry it has loaded, and learns whether it may claim by it.
 --
--- Of the beats alive, the one that loaded last is right. A first load (LOADED_AT 0) is later than all that are known,
--- whatever the clock says; LOADED_AT is then the beat's for good, so a repetition answers the same.
+-- Of the beats alive, the one that loaded last is right. A first load (LOADED_AT 0) is later than all known ones,
+-- whatever the clock; LOADED_AT is then the beat's for good, so a repetition answers the same.
 --
 -- A definition that is right and new goes on from now, or from COUNTS_FROM: never an extra early run. One that is right
 -- again, because the beats with the later one are gone, goes on from GO_BACK ms ago, when they can last have claimed, so
@@ -21,7 +21,7 @@
 -- the pause of that one has ended. A row that comes from another name brings its pause along: PAUSE is '-' where it isn't
 -- paused, else the words; '' where it comes from nowhere.
 --
--- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED is what the beat says of the entry, for people, '' for nothing;
+-- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED describes the entry, display only, '' for nothing;
 -- see entries.lua.
 --
 -- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
@@ -70,7 +70,7 @@ end
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
 end
-if fields[7] then -- this beat may track the entry by now; if it doesn't, it says so again
+if fields[7] then -- this beat may track the entry by now; if it doesn't, it reports that again
   redis.call('HSET', ENTRY, 'untracked', (string.gsub(fields[7], '%S+', {[BEAT] = ''})))
 end
 if right.fingerprint ~= FINGERPRINT then

@@ -2,7 +2,7 @@
 -- behind it. What another living beat has loaded is for that one to take (a rolling deploy, two apps that share a prefix).
 --
 -- WHY is 'unknown': the beat's schedule has no such entry (any more); or 'untracked': the beat doesn't track it (any more).
--- Either is noted in the entry: a beat that said so isn't waited for.
+-- Either is noted in the entry: that beat isn't waited for.
 --
 -- returns {'postponed'}   nobody has such an entry; a worker may still get to its message
 --         {'forgotten'}   nothing is known of its entry any more: it is open no longer

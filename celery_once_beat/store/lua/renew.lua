@@ -6,7 +6,7 @@
 -- include: entry, hold, run
 
 local kind, owner = run_state()
--- While the lease lasts the run key says it all. Else the account says whether another began since.
+-- While the lease lasts the run key alone decides. Else the account shows whether another began since.
 entry = kind == 'run' and read_fields() or read_entry()
 if hold(kind, owner) ~= 'run' then
   return {'stale'}

@@ -1,4 +1,4 @@
--- sweep: a beat says in one shard that it lives, and finds what is overdue there by UNTIL: at most MOST windows behind the
+-- sweep: a beat reports in one shard that it lives, and finds what is overdue there by UNTIL: at most MOST windows behind the
 -- first SKIP.
 --
 -- BEATS holds the time of each beat's last sweep of this shard. A beat that hasn't swept for BEAT_TTL is gone; the
@@ -15,11 +15,11 @@
 local MOST_SILENT = 5000 -- ms; beats sweep at least as often
 
 redis.call('ZREM', BEATS, '') -- first what needs no memory: a full server takes no beat for gone
-local marks = redis.call('ZRANGEBYSCORE', BEATS, '-inf', int(TOO_LARGE), 'WITHSCORES')
-local since = NOW - (marks[#marks] or NOW)
+local times = redis.call('ZRANGEBYSCORE', BEATS, '-inf', int(TOO_LARGE), 'WITHSCORES')
+local since = NOW - (times[#times] or NOW)
 local shift = since - math.min(math.max(since, 0), MOST_SILENT)
-for place = 1, #marks, 2 do
-  local beat, at = marks[place], marks[place + 1] + shift
+for place = 1, #times, 2 do
+  local beat, at = times[place], times[place + 1] + shift
   if at <= NOW - BEAT_TTL then
     redis.call('ZREM', BEATS, beat)
   elseif shift ~= 0 then

@@ -2,7 +2,7 @@
 -- again by the same beat, it answers as it did the first time.
 --
 -- returns {'taken', revision, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
---                                 says when a person ordered it, server ms, 0 where nobody did
+--                                 is when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a rule ended it: abandoned, dropped, expired or missed
 --         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
@@ -10,7 +10,7 @@
 --                                 another copy would only lengthen it. It is overdue again after an eighth of its age,
 --                                 and within ten minutes. fence: the entry's, which changes when one of its windows begins
 --
--- CONSUMED are the queues that workers say they consume, each between blanks; '' where the beat can't tell.
+-- CONSUMED are the queues that workers consume, by their reports, each between blanks; '' where the beat can't tell.
 
 -- include: end_rules, ends, entry, wait, window
 -- hooks: before_take

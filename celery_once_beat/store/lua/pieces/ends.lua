@@ -9,7 +9,7 @@ local function counts(start)
   return entry.cursor and since and since < start and start <= entry.cursor
 end
 
--- `ran`: for how long, ms; nil where its execution didn't say that it ended.
+-- `ran`: for how long, ms; nil where its execution didn't report its end.
 local function close_window(window, outcome, owner, ran)
   local alone = not passed()
   local name = (window.backfill == 0 and counts(START) and 'c:' or 'x:') .. outcome

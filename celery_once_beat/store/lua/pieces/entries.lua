@@ -1,4 +1,4 @@
--- What beats say of the entries of a shard that they have loaded, for people: ENTRIES has for each name '<fingerprint> <JSON>'
+-- Descriptions of a shard's loaded entries, display only: ENTRIES has for each name '<fingerprint> <JSON>'
 -- of the definition that was in force when it was loaded last; schedules/loaded.py writes and reads the JSON. It counts
 -- while the entry's hash has that fingerprint. Entries that were set at run time are none of them: DEFS has those.
 --

@@ -9,12 +9,12 @@
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
---   untracked     beats that don't track its windows, and have said so since they loaded it last; see postpone.lua
+--   untracked     beats that don't track its windows, and have reported that since their last load; see postpone.lua
 --   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
 --   row           the key of the database's row that it is made of; '-': that has another name now; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace, retry_failed_after, overlap, deadline, pause_after_failures, on_failure
---                 the options of the definition in force, times in ms; -: not set, or as the task says
+--                 the options of the definition in force, times in ms; -: not set, or set by the task
 --   waits         1: windows wait in line for their turn, or did a moment ago; see features/admission
 --   limit         of which limit a window waited for a slot last; for people
 --   refused       how many copies begin refused
@@ -23,7 +23,7 @@
 --   discarded     '<server ms> <worker>': the last worker that didn't know the task; for people
 --   times         histograms; see features/times
 --   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
---   late          how many windows were said to be late
+--   late          how many windows were reported as late
 --   w:<start>     the account of an open window; see window.lua
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
@@ -50,7 +50,7 @@ local function read_fields(...)
 end
 
 -- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's; without
--- `words` what was said of a pause stays.
+-- `words` those of an earlier pause stay.
 local function write_paused(key, paused, words)
   redis.call('HDEL', key, 'paused')
   if paused then
@@ -118,7 +118,7 @@ local function keep_newest(key, most)
   end
 end
 
--- The cursor has passed this window, so the open zset alone says whether it still owes an outcome.
+-- The cursor has passed this window, so the open zset alone decides whether it still owes an outcome.
 local function passed()
   return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
 end

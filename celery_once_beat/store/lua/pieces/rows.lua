@@ -1,4 +1,4 @@
--- The database's rows that entries are made of. ROW_KEY, a string, says of one row in one shard
+-- The database's rows that entries are made of. ROW_KEY, a string, has for one row in one shard
 --
 --   '- <name>'                   the entry of this shard that is made of it
 --   '<cursor> <when> <pause>'    what it had in this shard when it left its name there; pause as PAUSE of load

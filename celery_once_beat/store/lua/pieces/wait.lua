@@ -3,7 +3,7 @@
 -- include: end_rules, window
 -- hooks: on_wait
 
--- `verdict` says in which state it waits; see the hook before_begin. With the next revision, a late confirm changes nothing. If
+-- `verdict` has the state in which it waits; see the hook before_begin. With the next revision, a late confirm changes nothing. If
 -- a rule will end the window while it waits, it is overdue then.
 local function start_waiting(window, verdict)
   window.revision, window.taken, window.publishes, window.state = window.revision + 1, 0, 0, verdict.state
