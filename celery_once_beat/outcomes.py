@@ -62,7 +62,7 @@ OUTCOMES = {
         ),
         Outcome(
             "abandoned",
-            "too many of its executions died, or somebody gave it up",
+            "too many of its executions died",
             "red",
             "bad",
             "--shape: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%)",
@@ -97,6 +97,13 @@ OUTCOMES = {
             "gone",
             "--shape: polygon(75% 0, 100% 0, 25% 100%, 0 100%)",
             action="window_revoked",
+        ),
+        Outcome(
+            "cancelled",
+            "somebody gave it up, by abandon or resume --from-now",
+            "yellow",
+            "gone",
+            "--shape: polygon(0 0, 100% 0, 100% 25%, 0 25%, 0 75%, 100% 75%, 100% 100%, 0 100%)",
         ),
         Outcome(
             "missed",

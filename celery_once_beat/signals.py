@@ -69,7 +69,7 @@ window_stale = _Signal(name="window_stale", providing_args=_arguments)
 #: the body came to, and what a limit ended at begin. In the worker's main process, from a thread: a message that was
 #: discarded as expired or revoked, and a hard time limit. In beat: what a limit ended, what was passed over, a message
 #: that can't be made, and what the result of a window says that no worker has begun. Not sent for windows that a beat
-#: only counts as untracked, nor by ``celery once resume --from-now``.
+#: only counts as untracked, nor for what somebody orders to end: ``cancelled``.
 window_closed = _Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
 #: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``, and Celery has
 #: done all that it does for the task. A process that has a receiver of this, or of ``window_closed``, records each

@@ -25,6 +25,7 @@ _MOST_NAME = 200
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SECONDS = {"s": 1, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d|w)", re.ASCII)
+_INSTANT = re.compile(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", re.ASCII)
 #: What :func:`read_span` reads, for messages.
 A_SPAN = "a text like '30 s', '5 min', '1h', '1d', '1w'"
 
@@ -67,6 +68,11 @@ def some(names: Sequence[str], most: int) -> str:
     """Name the first ``most``: ``a, b and 3 more``."""
     named = ", ".join(names[:most])
     return named if len(names) <= most else f"{named} and {len(names) - most} more"
+
+
+def number_of(number: int, what: str, several: str = "") -> str:
+    """Count things: ``1 worker``, ``2 workers``."""
+    return f"{number} {what if number == 1 else several or what + 's'}"
 
 
 def failure_words(error: BaseException, how: str) -> str:
@@ -147,6 +153,16 @@ def read_time(text: str, zone: tzinfo) -> datetime | None:
         return (instant if instant.tzinfo else instant.replace(tzinfo=zone)).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
+
+
+def in_zone(text: str, write: Callable[[datetime], str]) -> str:
+    """Write the instants of a text, as ``windows.format_instant`` writes them, by ``write``."""
+
+    def written(found: re.Match[str]) -> str:
+        instant = read_time(found[0], timezone.utc)
+        return write(instant) if instant else found[0]
+
+    return _INSTANT.sub(written, text)
 
 
 #: Celery has tasks of these names, which raise.

@@ -199,6 +199,10 @@ NEEDS: dict[str, Need] = {
     "openssl": Need("openssl", ("openssl",), _program("openssl")),
     "postgresql": Need("postgresql", ("initdb", "pg_*", "postgres", "psql"), _postgres),
     "prometheus": Need("prometheus", ("prometheus",), _program("prometheus")),
+    "alertmanager": Need(
+        "prometheus-alertmanager", ("*alertmanager", "amtool"), _program("prometheus-alertmanager", "alertmanager"),
+        ci_must_have=False,
+    ),
     "promtool": Need("prometheus", ("promtool",), _program("promtool")),
     "rabbitmq-server": Need("rabbitmq-server", ("rabbitmq*", "epmd", "erl"), _rabbitmq),
     "redis-cli": Need(

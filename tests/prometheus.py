@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import yaml
 from needs import need
@@ -79,6 +79,49 @@ class PrometheusServer(_Server):
     def values(self, query: str) -> dict[str, float]:
         """The numbers by the label ``entry``; '' where there is none."""
         return {found["metric"].get("entry", ""): float(found["value"][1]) for found in self.query(query)}
+
+
+class AlertmanagerServer(_Server):
+    """An Alertmanager on the loopback with this configuration."""
+
+    def __init__(self, config: Path) -> None:
+        super().__init__()
+        self._config = config
+
+    def __repr__(self) -> str:
+        return f"<Alertmanager on port {self.port}>"
+
+    @classmethod
+    def start(cls, config: Path) -> AlertmanagerServer:
+        """A running server on a free port."""
+        need("alertmanager")
+        return cls(config)._launched()
+
+    def _launch(self) -> None:
+        options = {
+            "config.file": self._config, "storage.path": "data", "cluster.listen-address": "", "log.level": "warn",
+            "web.listen-address": f"127.0.0.1:{self.port}",
+        }  # fmt: skip
+        self._spawn(
+            [str(need("alertmanager")), *(f"--{name}={value}" for name, value in options.items())], dict(os.environ)
+        )
+        self._wait_until_answers()
+
+    def _answers(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5):
+                return self.alive
+        except (URLError, ConnectionError, TimeoutError):
+            return False
+
+    def heard(self, *alerts: Mapping[str, str]) -> set[str]:
+        """Fire alerts with these labels; returns the names of those about which somebody is told."""
+        address = f"http://127.0.0.1:{self.port}/api/v2/alerts"
+        told = json.dumps([{"labels": labels} for labels in alerts]).encode()
+        with urlopen(Request(address, told, {"Content-Type": "application/json"}), timeout=30):
+            pass
+        with urlopen(address + "?inhibited=false", timeout=30) as answer:
+            return {alert["labels"]["alertname"] for alert in json.load(answer)}
 
 
 def tell(text: str) -> _Look:

@@ -17,7 +17,7 @@ from celery_once_beat.errors import (
     OnceError,
 )
 from celery_once_beat.features.alerts.store import take_alerts
-from celery_once_beat.features.orders.store import abandon_many, backfill_many
+from celery_once_beat.features.orders.store import abandon_many, backfill_many, republish_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.balance import balance
@@ -155,6 +155,9 @@ class Stage:
         if isinstance(reply, r.Claimed):
             self.revision = reply.revision
         return reply
+
+    def republish(self) -> Any:
+        return republish_many(self.store, [(self.window, "cli")])[0]
 
     def abandon(self, order: str = "cli", *, running: bool = False) -> Any:
         return abandon_many(self.store, [(self.window, order)], running=running)[0]
@@ -432,6 +435,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "backfill": lambda s: s.backfill(),
     "abandon": lambda s: s.abandon(),
     "abandon running": lambda s: s.abandon(running=True),
+    "republish": lambda s: s.republish(),
 }
 
 

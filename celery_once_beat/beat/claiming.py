@@ -9,7 +9,7 @@ If the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -35,6 +35,7 @@ from celery_once_beat.store import (
     Unknown,
 )
 from celery_once_beat.windows import Window, WindowKey, format_instant
+from celery_once_beat.wording import shown, some
 
 from .entries import Entries
 from .entry import BeatEntry
@@ -58,6 +59,8 @@ _PLANNING = 0.5
 _LOADING = 1.0
 #: Entries that one line names.
 _MOST_NAMED = 10
+#: Seconds within which entries that are found to be lost belong together.
+_LOSING = 60.0
 
 
 @dataclass
@@ -94,6 +97,8 @@ class Claiming:
         self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
+        #: How many entries the store had lost, when it did last; 0: none. And when that was found (``clock.steady``).
+        self.lost, self.lost_at = 0, 0.0
         #: The cursors that are so far ahead.
         self._ahead: dict[str, datetime] = {}
 
@@ -124,13 +129,31 @@ class Claiming:
         until = steady() + _LOADING
         self._unload()
         self.reload_superseded(alive)
+        lost: list[str] = []
         for chunk in self._load_requests(self._to_load(), until):
             entries, requests = zip(*chunk, strict=True)
             for entry, reply in zip(entries, self._store.load_many(requests), strict=True):
+                if entry.progress.loaded_at and isinstance(reply, Loaded) and reply.news == "new":
+                    lost.append(entry.name)
                 away = self._answered(entry, reply) or away
+        if lost:
+            self._log_lost(lost)
         self._log_cursors_ahead()
         if away is not None:
             raise away
+
+    def _log_lost(self, names: Sequence[str]) -> None:
+        """Say that the store has lost entries which this beat had loaded: once, though it loads them bit by bit."""
+        new = not self.lost or steady() - self.lost_at > _LOSING
+        self.lost, self.lost_at = len(names) + (0 if new else self.lost), steady()
+        if new:
+            logger.error(
+                "once: Redis has lost its data, or evicts keys: it doesn't know %s any more, which this beat had "
+                "loaded. They continue from where this beat knew them, and paused where it knew of that. What was "
+                "open, other pauses, the histories and the log of orders are gone",
+                some([*map(shown, sorted(names))], _MOST_NAMED),
+                extra=about("data_lost", entries=sorted(names)[:_MOST_NAMED], owner=self._beat),
+            )
 
     def _load_requests(self, left: list[BeatEntry], until: float) -> Iterator[list[tuple[BeatEntry, LoadRequest]]]:
         """Yield chunks of what is ``left``, from its end, until the time is over; one at least."""
@@ -189,7 +212,7 @@ class Claiming:
         self._ahead.pop(entry.name, None)
         if reply.cursor > self._clock.now() + CURSOR_AHEAD:
             self._rest_ahead(entry, reply.cursor)
-        elif reply.paused:
+        elif reply.pause:
             self._entries.pause(entry)
         else:
             self._entries.continue_from(entry, reply.cursor)

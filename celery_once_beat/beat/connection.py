@@ -26,6 +26,8 @@ class BrokerConnection(Scheduler):
     store: Store
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: What the broker does while it can't be used: "doesn't answer: …".
+        self.broker_trouble = ""
         self.broker_outage = Outage(logger, ("broker_away", "broker_back"), "the broker answers again")
         self._broker_asked = 0.0
         self._alarm = broker.Alarm()
@@ -55,9 +57,9 @@ class BrokerConnection(Scheduler):
         if alive:
             self.broker_outage.end()
         else:
-            full = "takes no messages, since its memory or its disk is full: nothing is claimed"
-            what = f"doesn't answer, nothing is claimed: {trouble}" if trouble else full
-            self.broker_outage.begin("the broker %s", what)
+            full = "takes no messages, since its memory or its disk is full"
+            self.broker_trouble = f"doesn't answer: {trouble}" if trouble else full
+            self.broker_outage.begin("the broker %s; nothing is claimed", self.broker_trouble)
         return alive
 
     def _drop_broker(self) -> None:

@@ -52,7 +52,7 @@ class Progress:
     #: When this beat's schedule had no such entry: windows up to then don't count. None: it had it from the start, or
     #: the store knows.
     absent_at: datetime | None = None
-    #: Of a row that comes from another name: the pause that its load brings along; see :class:`LoadRequest`.
+    #: The pause that its load brings along, if the store has lost it, or a row's; see :class:`LoadRequest`.
     pause: str = ""
 
 
@@ -157,7 +157,8 @@ class BeatEntry:
         """Note from where its definition counts, as the store says."""
         # If the store lost its data, what this beat knows counts.
         keep = self.since if reply.news == "new" else None
-        self.progress = Progress(reply.loaded_at, keep or reply.since, self.progress.known, self.progress.unanswered)
+        known = self.progress
+        self.progress = Progress(reply.loaded_at, keep or reply.since, known.known, known.unanswered, pause=reply.pause)
 
     def apply_superseded(self, reply: Superseded) -> None:
         """Note that another beat's definition counts. The entry isn't new any more: some beat has it."""

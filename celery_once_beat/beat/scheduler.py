@@ -302,6 +302,9 @@ class OnceSchedulerMixin(Publishing):
     def _report(self) -> BeatReport:
         """What this beat reports of itself."""
         now, due = self.clock.now(), self.entries.next_due()
+        if self.broker_outage.lasts and not self._is_due():
+            self.broker_ready()  # nothing else would ask when it is back
+        broker = self.broker_trouble if self.store.settings.failure_text == "message" else "fails: its log says why"
         lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
         entries = self.entries
         return BeatReport(
@@ -314,6 +317,10 @@ class OnceSchedulerMixin(Publishing):
             failing=self._failing.why or "",
             failing_for=self._failing.seconds,
             left_out=entries.left_out(),
+            broker=broker if self.broker_outage.lasts else "",
+            broker_for=self.broker_outage.seconds,
+            lost=self._claiming.lost,
+            lost_for=steady() - self._claiming.lost_at if self._claiming.lost else 0.0,
         )
 
     def _claim_due(self) -> float:

@@ -31,7 +31,7 @@ _MODULES = {
     "audit": ("audit",),
     "doctor": ("doctor",),
     "ping": ("ping",),
-    "orders": ("run", "backfill", "pause", "resume", "abandon", "orders"),
+    "orders": ("run", "backfill", "republish", "pause", "resume", "abandon", "orders"),
     "schedules": ("schedules",),
     "prune": ("prune",),
     "serve": ("dashboard", "metrics"),

@@ -31,7 +31,8 @@ def audit(project: Project, *, json_: bool) -> None:
 
     The count runs from the first cursor under the present definition to the cursor now. What a schedule excludes is
     no window: it is counted apart, up to 100,000 of an entry. Exits with 1 if an account doesn't balance or can't be
-    read. It counts by the schedules that the beats run; one of a type that only their code knows isn't judged.
+    read. It counts by the schedules that the beats run; one that raises, or whose type only their code knows, isn't
+    judged.
     """
     listed, _ = line_up(project.schedule, project.overview())
     accounts = [_judge(each) for each in sorted(listed, key=lambda each: each.name)]
@@ -59,7 +60,7 @@ def _judge(listed: Listed) -> dict[str, Any]:
         defined = claimed if entry.timetable.polled else entry.timetable.count(account.since, account.cursor)
         excluded = sum(1 for _ in islice(entry.timetable.left_out(account.since, account.cursor), _MOST_EXCLUDED))
     except ScheduleError as exc:
-        return {**judged, "verdict": "can't be read", "why": str(exc)}
+        return {**judged, "verdict": "can't be counted", "why": str(exc)}
     result = Balance(name, defined, dict(account.counts), account.owed)
     lacks = result.defined - result.accounted
     how = "have no account" if lacks > 0 else "too many are accounted for"
@@ -98,4 +99,6 @@ def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
         ],
     )
     click.echo()
-    click.echo(f"{bad} of {len(accounts)} accounts don't balance." if bad else "Every account balances.")
+    click.echo(
+        f"{bad} of {len(accounts)} accounts don't balance or can't be read." if bad else "Every account balances."
+    )

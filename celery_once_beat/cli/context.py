@@ -21,7 +21,7 @@ from celery_once_beat.lookup import Lookup, Overview
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
 from celery_once_beat.store import Store
-from celery_once_beat.wording import did_you_mean, printable, read_time
+from celery_once_beat.wording import did_you_mean, number_of, printable, read_time
 from celery_once_beat.worker import check_tasks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,6 +70,16 @@ class Project:
     def overview(self) -> Overview:
         """Look at all entries: those of the schedule, and those that beats have loaded."""
         return take_snapshot(self.lookup, self.schedule)
+
+    def messages(self, queue: str) -> str:
+        """Say how many messages a queue has, by the broker; '' where that can't be said."""
+        try:
+            with self.app.connection_for_read(transport_options={"socket_timeout": 4.0}) as connection:
+                connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+                declared = connection.default_channel.queue_declare(queue, passive=True)
+                return f"; it has {number_of(declared.message_count, 'message')}, the broker says"
+        except Exception:  # noqa: BLE001  # every transport has errors of its own; there may be no such queue
+            return ""
 
     def add_defined(self, *, quiet: bool = False) -> None:
         """Add to the schedule what people set at run time, in a command that doesn't need the store.

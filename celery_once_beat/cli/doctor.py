@@ -17,7 +17,7 @@ from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import Overview
 from celery_once_beat.rules import Finding, checks
 from celery_once_beat.status import Report, line_up, make_report
-from celery_once_beat.wording import some
+from celery_once_beat.wording import number_of, some
 
 from .context import Project, json_option, pass_project
 from .output import plain, print_json
@@ -35,7 +35,9 @@ def doctor(project: Project, *, json_: bool) -> None:
 
     Redis, clocks, leases, entries, beats and workers. Exits with 1 if something does.
     """
-    findings = list(_findings(project))
+    overview = project.overview()
+    report = make_report(overview, project.schedule)
+    findings = list(_findings(project, overview, report))
     bad = [finding for finding in findings if finding.verdict == "warn"]
     if json_:
         print_json({"healthy": not bad, "checks": [finding._asdict() for finding in findings]})
@@ -46,17 +48,21 @@ def doctor(project: Project, *, json_: bool) -> None:
             if finding.advice:
                 click.echo(f"      → {finding.advice}")
         click.echo()
-        click.echo(f"{len(bad)} of {len(findings)} checks need attention." if bad else "Nothing to be done.")
+        worries = sum(bool(entry.attention) for entry in report.entries)
+        if bad:
+            click.echo(f"{number_of(len(bad), 'thing')} to set.")
+        elif worries:
+            click.echo(f"Set up right; {number_of(worries, 'entry needs', 'entries need')} attention: see status.")
+        else:
+            click.echo("Set up right, and all is well.")
     if bad:
         sys.exit(1)
 
 
-def _findings(project: Project) -> Iterator[Finding]:
+def _findings(project: Project, overview: Overview, report: Report) -> Iterator[Finding]:
     app, settings, schedule = project.app, project.settings, project.schedule
     yield from _versions(project)
     yield from _meaning(project)
-    overview = project.overview()
-    report = make_report(overview, schedule)
     info, trouble = project.store.server()
     if trouble:
         yield Finding("server", "note", f"may not be asked: {trouble}", "allow INFO, or check it by hand")
@@ -88,10 +94,15 @@ def _findings(project: Project) -> Iterator[Finding]:
     )
     for beat in report.beats:
         if beat.trouble:
-            advice = "its log says where; if that isn't the base scheduler's, please report it"
-            yield Finding("ticks", "warn", f"beat {beat.beat}: {beat.trouble}", advice)
+            check, advice = "broker", "mend the broker; beats continue by themselves"
+            if beat.failing:
+                check, advice = "ticks", "its log says where; if that isn't the base scheduler's, please report it"
+            yield Finding(check, "warn", f"beat {beat.beat}: {beat.trouble}", advice)
+    for each in report.troubles:
+        if not each.stops_all:  # the others have checks of their own
+            yield Finding(each.reason, "warn", each.words, "see docs/runbook.md")
     yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
-    yield from _workers(report)
+    yield from _workers(project, report)
     for trouble in report.unreadable:
         yield Finding("keys", "warn", f"unreadable: {trouble}", "delete it, or change once_beat_key_prefix")
     yield from _entries(project, report)
@@ -166,11 +177,12 @@ def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _workers(report: Report) -> Iterator[Finding]:
-    for queue in report.idle_queues:
-        found = f"no worker that knows windows consumes the queue {queue.queue!r}: {queue.stuck} of its windows wait"
-        yield Finding("workers", "warn", plain(found), f"start a worker with -Q {plain(queue.queue)}")
-    if report.idle_queues:
+def _workers(project: Project, report: Report) -> Iterator[Finding]:
+    for queue in report.stuck_queues:
+        found = f"{queue.why}; {number_of(queue.stuck, 'window waits', 'windows wait')}{project.messages(queue.queue)}"
+        advice = "" if queue.workers else f"start a worker with -Q {plain(queue.queue)}"
+        yield Finding("workers", "note" if queue.workers else "warn", found, advice)
+    if any(not queue.workers for queue in report.stuck_queues):
         return
     living = [plain(worker.worker) for worker in report.workers if worker.lives]
     if living:

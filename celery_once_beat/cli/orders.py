@@ -1,4 +1,4 @@
-"""The commands that order something: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon``; and ``orders``."""
+"""The commands that order something, like ``run``, ``pause`` and ``abandon``; and their log, ``orders``."""
 
 from __future__ import annotations
 
@@ -148,22 +148,54 @@ def pause(project: Project, entry: tuple[str, ...], by: str, note: str, *, json_
 
 @click.command()
 @entry_argument(nargs=-1, required=True)
-@click.option("--from-now", is_flag=True, help="Record the windows of the pause as missed, instead of catching up.")
+@click.option("--from-now", is_flag=True, help="Record the windows of the pause as cancelled, instead of catching up.")
 @words_options
 @pass_project(reads_schedule=True)
 @json_option
 def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from_now: bool, json_: bool) -> None:
     """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up).
 
-    --json prints a list with an object for each ENTRY: entry, paused, missed (how many windows were passed over).
+    --json prints a list with an object for each ENTRY: entry, paused, cancelled (how many windows).
     """
     with printing_json(json_) as resumed:
         for name in entry:
-            missed = Orders(project.store).resume(name, OrderedBy(by, note), project.entry(name) if from_now else None)
+            gone = Orders(project.store).resume(name, OrderedBy(by, note), project.entry(name) if from_now else None)
             resumed(
-                {"entry": name, "paused": False, "missed": missed},
-                f"{plain(name)}: resumed" + (f", {missed} windows missed" if from_now else ""),
+                {"entry": name, "paused": False, "cancelled": gone},
+                f"{plain(name)}: resumed" + (f", {gone} windows cancelled" if from_now else ""),
             )
+
+
+# -- republish --------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@entry_argument(nargs=-1)
+@click.option("--queue", metavar="NAME", help="All windows in this queue.")
+@words_options
+@pass_project(reads_schedule=True)
+@json_option
+def republish(project: Project, entry: tuple[str, ...], queue: str | None, by: str, note: str, *, json_: bool) -> None:
+    """Publish windows of ENTRY… again whose messages are lost.
+
+    For a queue that was purged or deleted: those that no worker has begun since their publish. They come again by
+    themselves, but later. A beat publishes them within one look. If a message wasn't lost, workers refuse the copy.
+
+    --json prints a list with an object for each entry: entry, republished (a list of starts).
+    """
+    if bool(entry) == bool(queue):
+        raise click.UsageError("name entries, or a --queue")
+    seen = project.overview().entries
+    with printing_json(json_) as done:
+        for name in entry or seen:
+            account = seen[name].account if name in seen else None
+            if account is None and entry:
+                fail(f"the store has no entry {name!r}")
+            open_ = account.open if account else {}
+            starts = sorted(start for start, window in open_.items() if not queue or window.queue == queue)
+            if starts or entry:
+                again = Orders(project.store).republish(name, starts, OrderedBy(by, note))
+                done({"entry": name, "republished": as_json(again)}, f"{plain(name)}: {len(again)} published again")
 
 
 # -- abandon ----------------------------------------------------------------------------------------------------
@@ -180,11 +212,11 @@ def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from
 def abandon(project: Project, entry: str, window: str | None, by: str, note: str, **given: Any) -> None:
     """Give up the open windows of ENTRY.
 
-    Their outcome is abandoned, and they aren't published again.
+    Their outcome is cancelled, and they aren't published again.
 
     What runs is left alone, unless --running. Nothing stops an execution: revoke its task for that. Its end isn't
     recorded any more. Exits with 1 where a window is left since it runs.
-    --json asks on stderr, and prints an object: entry, abandoned and running (lists of starts).
+    --json asks on stderr, and prints an object: entry, cancelled and running (lists of starts).
     """
     starts = _open_starts(project, entry, window)
     if starts and not given["yes"]:
@@ -193,9 +225,9 @@ def abandon(project: Project, entry: str, window: str | None, by: str, note: str
     if starts:
         gone, left = Orders(project.store).abandon(entry, starts, OrderedBy(by, note), running=given["running"])
     if given["json_"]:
-        print_json({"entry": entry, "abandoned": as_json(gone), "running": as_json(left)})
+        print_json({"entry": entry, "cancelled": as_json(gone), "running": as_json(left)})
     else:
-        click.echo(f"{plain(entry)}: {len(gone)} abandoned")
+        click.echo(f"{plain(entry)}: {len(gone)} cancelled")
     if left:
         click.echo(f"once: {len(left)} left, since they run; see --running", err=True)
         sys.exit(1)

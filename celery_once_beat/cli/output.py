@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
+from itertools import chain, repeat
 from typing import Any
 
 import click
@@ -22,20 +23,25 @@ _CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _WIDEST = 60
 
 
-def print_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print columns as wide as they must be, the last one cut off where a terminal ends. Cells may be styled."""
+def print_table(head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+    """Print columns as wide as they must be, the last one cut off where a terminal ends. Cells may be styled.
+
+    ``notes`` are printed below the lines, where there are some.
+    """
     widths = [
         min(max(len(click.unstyle(cell)) for cell in column), _WIDEST) for column in zip(head, *lines, strict=True)
     ]
     styled = [[click.style(cell, bold=True) if cell else "" for cell in head], *lines]
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     left = max(columns - sum(widths[:-1]) - 2 * len(widths[:-1]), len(head[-1])) if columns else None
-    for *cells, last in styled:
+    for (*cells, last), note in zip(styled, chain(("",), notes, repeat("")), strict=False):
         padded = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(cells, widths, strict=False)]
         text = click.unstyle(last)
         if left is not None and len(text) > left:
             last = text[: left - 1] + "…"  # noqa: PLW2901
         click.echo("  ".join([*padded, last]).rstrip())
+        if note:
+            click.echo(note)
 
 
 def painted(state: str) -> str:
@@ -64,6 +70,11 @@ def local(instant: datetime | None, zone: tzinfo, now: datetime | None = None) -
     if now is not None and there.date() == now.astimezone(zone).date():
         return shown
     return f"{there:%Y-%m-%d} {shown}"
+
+
+def in_zone(text: str, zone: tzinfo) -> str:
+    """Write the instants of a text, which are UTC, as all others of a page."""
+    return wording.in_zone(text, lambda instant: local(instant, zone))
 
 
 def print_json(value: Any) -> None:

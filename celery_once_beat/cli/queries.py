@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import re
 import shlex
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby, islice
 from operator import itemgetter
@@ -25,14 +28,18 @@ from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
 
 from .context import Project, entry_argument, fail, json_option, pass_project
-from .output import local, painted, plain, print_json, print_table, seconds
+from .output import in_zone, local, painted, plain, print_json, print_table, seconds
 
-#: What status says of an entry, before what needs attention.
-_ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "RAN ON", "LATE", "NEXT", "OPEN", "RUNNING", "OVERDUE", "REFUSED")
+#: What status says of an entry, on one line of 80 columns; the rest is for "status ENTRY".
+_ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "LATE", "NEXT", "OPEN")
+#: Most entries that it lists unless it is asked for all.
+_MOST_ENTRIES = 40
+#: How much a line may hold of what a person has to read.
+_COLUMNS = 80
 #: Most workers that status names, and queues of each.
 _MOST_WORKERS, _MOST_QUEUES = 20, 5
-#: Most paused entries that it names.
-_MOST_PAUSED = 10
+#: Records among which a window is looked for.
+_MOST_RECORDS = 10_000
 #: Most windows of an entry that are looked at for why they are left out.
 _MOST_LEFT_OUT = 10_000
 
@@ -41,22 +48,40 @@ _MOST_LEFT_OUT = 10_000
 
 
 @click.command()
+@entry_argument(nargs=-1)
+@click.option("--attention", is_flag=True, help="Only entries that need attention.")
+@click.option("--queue", metavar="NAME", help="Only entries with windows in this queue.")
+@click.option("--all", "all_", is_flag=True, help="All entries, however many.")
 @pass_project(reads_schedule=True)
 @json_option
-def status(project: Project, *, json_: bool) -> None:
-    """Show which beats live, and how each entry stands.
+def status(project: Project, entry: tuple[str, ...], queue: str | None, **given: bool) -> None:
+    """Show what needs attention, and how each entry stands.
 
-    Entries that need attention come first.
+    And which beats and workers live. Of 40 entries, those that need attention first, unless --all. An ENTRY that is
+    named is shown in full.
 
-    Exits with 1 where no beat lives, the ticks of one fail, or entries stand still, since the Redis server's clock went
-    back.
+    Exits with 1 where nothing is claimed: no beat lives, the ticks of one fail, one can't use the broker, or the Redis
+    server's clock went back.
     """
-    report = _snapshot(project)
-    if json_:
+    whole = _snapshot(project)
+    unknown = set(entry) - {each.entry for each in whole.entries}
+    if unknown:
+        project.entry(min(unknown))  # it says what there is
+    report = replace(
+        whole,
+        entries=tuple(
+            each
+            for each in whole.entries
+            if (not entry or each.entry in entry)
+            and (queue is None or queue in each.queues)
+            and (each.attention or not given["attention"])
+        ),
+    )
+    if given["json_"]:
         print_json(as_json(report))
     else:
-        _print_status(report, project.zone)
-    if report.behind or not report.beats or any(beat.failing for beat in report.beats):
+        _print_status(report, project.zone, all_=given["all_"] or bool(entry), in_full=bool(entry))
+    if any(trouble.stops_all for trouble in report.troubles):
         sys.exit(1)
 
 
@@ -84,38 +109,58 @@ def _snapshot(project: Project) -> Report:
     return make_report(project.overview(), project.schedule)
 
 
-def _print_status(report: Report, zone: tzinfo) -> None:
+def _print_status(report: Report, zone: tzinfo, *, all_: bool = False, in_full: bool = False) -> None:
     click.echo(f"{local(report.now, zone)[:19]} {zone}, Redis answers in {report.latency * 1000:.1f} ms")
-    if report.behind:
-        click.secho(f"The server's clock is {span(report.behind)} behind the latest window: it went back.", fg="red")
+    for trouble in report.troubles:
+        click.secho(_reason(trouble.reason, trouble.words, zone), fg="red")
+    click.echo()
+    entries = report.entries if all_ else report.entries[:_MOST_ENTRIES]
+    notes = [_notes(entry, zone, in_full=in_full) for entry in entries]
+    if entries:
+        print_table(_ENTRY, [_status_line(entry, zone, report.now) for entry in entries], notes)
+    else:
+        click.echo("No entries.")
+    left = report.entries[len(entries) :]
+    if left:
+        worries = sum(bool(entry.attention) for entry in left)
+        click.echo(f"… and {len(left)} more, {worries} of which need attention: --all shows them.")
     click.echo()
     _print_beats(report.beats)
     _print_workers(report)
-    for trouble in report.unreadable:
-        click.secho(f"Unreadable: {plain(trouble)}", fg="yellow")
+    for why in report.unreadable:
+        click.secho(f"Unreadable: {plain(why)}", fg="yellow")
     if report.code:
         click.secho(plain(f"{report.code}."), fg="yellow")
-    click.echo()
-    if not report.entries:
-        click.echo("The schedule has no entries.")
-        return
-    print_table([*_ENTRY, "ATTENTION"], [_status_line(entry, zone, report.now) for entry in report.entries])
-    paused = [plain(shlex.quote(entry.entry)) for entry in report.entries if entry.paused]
-    if paused:
-        click.echo(f"To go on with what is paused: celery once resume {' '.join(paused[:_MOST_PAUSED])}")
+
+
+def _reason(reason: str, words: str, zone: tzinfo, indent: str = "") -> str:
+    """Return why something needs attention, on lines of 80 columns; times are in ``zone``."""
+    text = plain(in_zone(words if re.search(rf"\b{reason}\b", words) else f"{reason}: {words}", zone))
+    return textwrap.fill(text, _COLUMNS, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False)
+
+
+def _notes(entry: EntryStatus, zone: tzinfo, *, in_full: bool) -> str:
+    """Return what is said below an entry's line."""
+    pairs = zip(entry.reasons, entry.attention, strict=True)
+    lines = [click.style(_reason(reason, words, zone, "  "), fg="yellow") for reason, words in pairs]
+    if in_full:
+        last = entry.last
+        facts = {
+            "task": entry.task, "schedule": entry.schedule, "queue": ", ".join(entry.queues) or None,
+            "ran on": last and last.worker, "task id": last and last.task_id, "running": entry.running,
+            "overdue": entry.overdue, "refused": entry.refused, **entry.outcomes,
+        }  # fmt: skip
+        lines += [f"  {name:<9} {plain(str(value))}" for name, value in facts.items() if value is not None]
+    return "\n".join(lines)
 
 
 def _print_beats(beats: Sequence[BeatStatus]) -> None:
     if not beats:
-        click.secho("No beat lives: start one with -S once.", fg="red")
         return
     print_table(
         ["BEAT", "HEARD", *(name.upper() for name in beats[0].says)],
         [[plain(beat.beat), f"{span(beat.heard)} ago", *map(plain, beat.says.values())] for beat in beats],
     )
-    for beat in beats:
-        if beat.trouble:
-            click.secho(f"{plain(beat.beat)}: {plain(beat.trouble)}", fg="red")
     apps = sorted({beat.app for beat in beats if beat.app is not None})
     if len(apps) > 1:
         click.secho(f"Beats of {len(apps)} apps use the same keys: {plain(', '.join(apps))}; see doctor.", fg="yellow")
@@ -143,20 +188,21 @@ def _print_workers(report: Report) -> None:
 
 def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
     last = entry.last
-    attention = "; ".join(entry.attention)
+    next_ = "paused" if entry.paused else "disabled" if entry.kind == "disabled" else _moment(entry.next, zone, now)
     return [
-        click.style(plain(entry.entry), bold=True) if attention else plain(entry.entry),
-        local(last.start if last else None, zone, now),
+        click.style(plain(entry.entry), bold=True) if entry.attention else plain(entry.entry),
+        _moment(last.start if last else None, zone, now),
         painted(last.state) if last else "-",
-        plain(last.worker or None) if last else "-",
         seconds(last.late if last else None),
-        "disabled" if entry.kind == "disabled" else local(entry.next, zone, now),
+        next_,
         str(entry.open) + (f", {_waiting_words(entry, zone, now)}" if entry.buffered else ""),
-        str(entry.running),
-        click.style(str(entry.overdue), fg="red") if entry.overdue else "0",
-        str(entry.refused),
-        click.style(plain(attention), fg="yellow") if attention else "",
     ]
+
+
+def _moment(instant: datetime | None, zone: tzinfo, now: datetime) -> str:
+    """Return an instant as ``02:30:00``, of another day as ``11-22 02:30``."""
+    text = local(instant, zone, now)
+    return text[5:16] if len(text) == len("2026-11-22 02:30:00") else text
 
 
 def _waiting_words(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
@@ -293,31 +339,49 @@ def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[W
 # -- history ----------------------------------------------------------------------------------------------------
 
 
+def _print_window(window: WindowStatus, project: Project) -> None:
+    """Print all that is known of a window; and how to end its execution, if it runs."""
+    facts = {name: value for name, value in as_json(window).items() if value not in (None, "", 0, False)}
+    for name, value in facts.items():
+        click.echo(f"{name:<9} {plain(in_zone(str(value), project.zone))}")
+    if window.state == "running" and window.worker:
+        words = ["celery", "-A", project.app.main or "…", "control", "-d", window.worker, "terminate", "SIGTERM"]
+        click.echo(f"\nTo end this execution: {plain(shlex.join([*words, window.task_id]))}")
+
+
 @click.command()
 @entry_argument()
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
+@click.option("--window", metavar="TIME", help="Only the window that starts then, in full.")
 @json_option
 @pass_project()
-def history(project: Project, entry: str, number: int, *, json_: bool) -> None:
+def history(project: Project, entry: str, number: int, window: str | None, *, json_: bool) -> None:
     """Show the last windows of ENTRY, newest first.
 
-    Which beat claimed each, which worker ran it, how late, and for how long.
+    Which beat claimed each, which worker ran it, how late, and for how long. With --window also its task's id, and how
+    to end an execution of it.
 
     BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
     also of an entry that has left the schedule.
     """
-    seen = project.lookup.entry(entry, number)
+    seen = project.lookup.entry(entry, number if window is None else _MOST_RECORDS)
     if seen.trouble:
         raise StoreDataError(seen.trouble)
     if seen.account is None and not seen.windows:
         fail(f"the store has never heard of an entry {entry!r}, or has forgotten it")
-    windows = [WindowStatus.of(window) for window in seen.windows[:number]]
+    start = None if window is None else project.instant(window, "--window")
+    found = [each for each in seen.windows if start in (None, each.start)][:number]
+    windows = [WindowStatus.of(each, entry, project.settings.key_prefix) for each in found]
     zone = project.zone
     if json_:
         print_json({"entry": entry, "windows": as_json(windows)})
         return
     if not windows:
-        click.echo(f"{plain(entry)}: no window has an outcome yet.")
+        click.echo(f"{plain(entry)}: no window has an outcome yet." if start is None else "No such window is known.")
+        return
+    if start is not None:
+        for each in windows:  # one that was ordered again has its last record too
+            _print_window(each, project)
         return
     print_table(
         ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"],

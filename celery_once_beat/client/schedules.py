@@ -300,7 +300,7 @@ class Schedules:
         seen = self._lookup.entry(check_name(name), _check_number(number))
         if seen.trouble:
             raise StoreDataError(seen.trouble)
-        return [WindowStatus.of(window) for window in seen.windows[:number]]
+        return [WindowStatus.of(window, name, self._store.settings.key_prefix) for window in seen.windows[:number]]
 
     def status(self, name: str) -> EntryStatus:
         """Return how a schedule stands: its last window and the next, what is open, and what to look at."""

@@ -24,18 +24,20 @@ def read_past(text: str) -> Past:
     start, outcome, claimed_ms, begun_after, closed_after, number, beat, worker = text.split(" ")
     to_seconds, _, fraction = start.partition(".")
     claimed = instant(claimed_ms)
-    ran = outcome != "missed" and whole(number) > 0
+    # Of what never began nobody is the worker, and no execution is counted.
+    passed_over = outcome == "missed" or (worker == "-" and whole(number) > 0)
+    ran = not passed_over and whole(number) > 0
     return Past(
         start=parse_instant(f"{to_seconds}.{fraction:0<6}Z"),
         outcome=read_text(outcome),
         claimed=claimed,
         begun=claimed + timedelta(milliseconds=whole(begun_after)) if ran else None,
         closed=claimed + timedelta(milliseconds=whole(closed_after)),
-        attempts=whole(number) if outcome != "missed" else 0,
-        missed=max(whole(number), 1) if outcome == "missed" else 0,
+        attempts=0 if passed_over else whole(number),
+        missed=max(whole(number), 1) if passed_over else 0,
         beat=beat,
         # Where nothing ran, it is who ended the window: a beat, or the worker that discarded its message.
-        worker="" if worker == "-" or not ran else f"celery{worker}" if worker.startswith("@") else worker,
+        worker="" if not ran else f"celery{worker}" if worker.startswith("@") else worker,
         ordered=beat.endswith(":order"),
     )
 

@@ -116,6 +116,8 @@ class Overview:
     workers: dict[str, WorkerSeen] = field(default_factory=dict)
     #: What can't be read and belongs to no entry that is shown.
     unreadable: tuple[str, ...] = ()
+    #: The share of its maxmemory that the server has used; 0 where it has none, or doesn't say.
+    memory: float = 0.0
 
 
 def each_window(seen: EntrySeen) -> list[WindowSeen]:

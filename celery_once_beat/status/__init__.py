@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
+from .actors import BeatStatus, StuckQueue, Trouble, WorkerStatus
 from .coming import coming_starts
 from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import Sight, View, take_snapshot
-from .report import (
-    BeatStatus,
-    EntryStatus,
-    IdleQueue,
-    Report,
-    WindowStatus,
-    WorkerStatus,
-    as_json,
-    make_report,
-    paused_words,
-)
+from .report import EntryStatus, Report, WindowStatus, as_json, make_report
+from .worries import paused_words

@@ -23,6 +23,10 @@ _LEAST_INTERVAL, _MOST_INTERVAL = timedelta(hours=1), timedelta(days=1)
 CLAIMED_WITHIN = timedelta(seconds=15)
 #: A window is stuck if it was published, and for so long no worker has begun it.
 STUCK_AFTER = timedelta(seconds=60)
+#: The share of its maxmemory from which on a server is nearly full.
+NEARLY_FULL = 0.8
+#: For so many seconds it is shown that the store lost its data.
+LOST_SHOWN = 86_400.0
 #: So many skipped windows in a row are too many.
 _MOST_SKIPPED = 3
 #: A lease is renewed at each third of it; a worker is silent once it is so much later than that.
@@ -40,9 +44,23 @@ class Judgement:
     meaning: str
     #: It is set up wrongly, and doctor says so; else it ran badly.
     setup: bool = False
+    #: It concerns all entries, or may.
+    of_all: bool = False
 
 
-BEHIND = Judgement("behind", 9, "the Redis server's clock went back, and the entry stands still", setup=True)
+#: At so much urgency nothing is claimed.
+STOPS_ALL = 9
+
+NO_BEAT = Judgement("no beat", STOPS_ALL, "no beat lives", of_all=True)
+BEHIND = Judgement("behind", STOPS_ALL, "the Redis server's clock went back, and the entry stands still", setup=True)
+TICKS_FAIL = Judgement("ticks fail", STOPS_ALL, "a beat lives and does nothing, since its ticks fail", of_all=True)
+BROKER_AWAY = Judgement(
+    "broker away", STOPS_ALL, "a beat lives and claims nothing, since it can't use the broker", of_all=True
+)
+DATA_LOST = Judgement(
+    "data lost", 8, "within the last day the store had lost entries that a living beat had loaded", of_all=True
+)
+MEMORY = Judgement("memory", 8, "Redis has used 80 % of its maxmemory", of_all=True)
 LEFT_OUT = Judgement("left out", 8, "an option of it is wrong, so no beat runs it", setup=True)
 UNREADABLE = Judgement("unreadable", 7, "a key of it in Redis can't be read", setup=True)
 BROKEN = Judgement("broken", 6, "its schedule can't say when it starts, or a beat leaves it out", setup=True)
@@ -58,19 +76,30 @@ UNKNOWN_TASK = Judgement(
     "a worker didn't know the task of a window that is still open, or of the newest one if it is untracked",
     setup=True,
 )
-OVERDUE = Judgement(
-    "overdue", 5, "something should have happened to windows by now, and didn't: a beat publishes them again"
-)
+STOPPED = Judgement("stopped", 6, "so many windows failed in a row that pause_after_failures has paused it")
 HUNG = Judgement(
     "hung",
-    5,
+    6,
     f"a window runs for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the longest "
     f"of its entry's history that is done. If fewer than {_LEAST_RUNS} are: for longer than its entry's interval, 1 h "
     "at least and 1 d at most",
 )
+UNCONSUMED = Judgement(
+    "no consumer",
+    6,
+    "no worker consumes the queue of windows that were published, for "
+    f"{STUCK_AFTER.total_seconds():g} s (and their countdown)",
+)
+HELD_UP = Judgement("held up", 5, "windows are due or overdue, and no beat claims anything")
+OVERDUE = Judgement(
+    "overdue", 5, "something should have happened to windows by now, and didn't: a beat publishes them again"
+)
 LATE = Judgement("late", 5, "a window isn't done by its entry's deadline")
 STUCK = Judgement(
-    "stuck", 5, f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown)"
+    "stuck",
+    5,
+    f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown), and "
+    "workers consume its queue",
 )
 SILENT = Judgement(
     "silent",
@@ -88,8 +117,9 @@ PAUSED = Judgement("paused", 1, "somebody has paused it")
 
 #: All of them, the most urgent first.
 JUDGEMENTS = (
-    BEHIND, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK, OVERDUE, HUNG, LATE, STUCK, SILENT, SKIPPING, FAILED,
-    NOT_LOADED, LOADED_OTHERWISE, STRANGER, PAUSED,
+    NO_BEAT, BEHIND, TICKS_FAIL, BROKER_AWAY, DATA_LOST, MEMORY, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK,
+    STOPPED, HUNG, UNCONSUMED, HELD_UP, OVERDUE, LATE, STUCK, SILENT, SKIPPING, FAILED, NOT_LOADED, LOADED_OTHERWISE,
+    STRANGER, PAUSED,
 )  # fmt: skip
 
 

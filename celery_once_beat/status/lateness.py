@@ -65,6 +65,6 @@ def late_last(listed: Listed, now: datetime) -> LateWindow | None:
 
 
 def unclaimed(listed: Listed) -> datetime | None:
-    """Return the oldest start that a beat is to claim; None where there is none."""
+    """Return the oldest start that a beat is to claim; None where there is none, or beats are yet to load the entry."""
     account = listed.seen.account
-    return None if account is None or account.paused else listed.after(account.cursor)
+    return None if account is None or account.paused or not listed.owned else listed.after(account.cursor)

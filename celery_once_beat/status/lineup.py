@@ -42,6 +42,8 @@ class Listed:
     of_code: bool = True
     #: Which beat leaves it out, and why, in words; '' where none that lives does.
     left_out: str = ""
+    #: Beats live that have it; or none lives at all. Else it is yet to be loaded, or has left the schedule.
+    owned: bool = True
 
     def after(self, start: datetime) -> datetime | None:
         """Return the first start after ``start``, both aware UTC; None: there is none, or its schedule can't say."""
@@ -105,9 +107,10 @@ class _Look:
         self._overview = overview
         self._alive = {beat.name for beat in overview.beats}
         self.left_out = left_out(overview)
-        #: Until it has loaded all, nobody knows what a beat doesn't have.
-        self._all_said = bool(self._alive) and all(beat.report and not beat.report.unloaded for beat in overview.beats)
-        self._who = sys.intern(repr((sorted(self._alive), self._all_said)))
+        #: Until it has loaded all, nobody knows what a beat doesn't have. Meanwhile the others are believed.
+        said = [beat.report is not None and not beat.report.unloaded for beat in overview.beats]
+        self._some_said, self._all_said = any(said), any(said) and all(said)
+        self._who = sys.intern(repr((sorted(self._alive), said)))
 
     def by(self, seen: EntrySeen) -> tuple[object, ...]:
         """Return all by which an entry is listed."""
@@ -127,9 +130,14 @@ class _Look:
         line, how = None, ""
         with guard(partial(self._entries.drop, seen.name), timed=False):
             line, how = self._find(seen)
-        if line is not None and seen.name in self.left_out:
-            line = replace(line, left_out=self.left_out[seen.name])
+        owned = not self._alive or self._is_loaded(seen)
+        if line is not None and (seen.name in self.left_out or not owned):
+            line = replace(line, left_out=self.left_out.get(seen.name, ""), owned=owned)
         return line, how
+
+    def _is_loaded(self, seen: EntrySeen) -> bool:
+        """Whether a beat that lives has loaded it."""
+        return seen.account is not None and not self._alive.isdisjoint(seen.account.loaders)
 
     def _find(self, seen: EntrySeen) -> tuple[Listed | None, str]:
         code = self._entries.get(seen.name)
@@ -161,13 +169,13 @@ class _Look:
         assert seen.account is not None
         if not self._alive:
             return known or bool(seen.account.open)
-        return not self._all_said or not self._alive.isdisjoint(seen.account.loaders)
+        return not self._some_said or self._is_loaded(seen)
 
     def _left(self, code: BeatEntry, seen: EntrySeen) -> bool:
         """Whether the beats that live don't have the code's entry."""
         if code.stored or seen.trouble or not self._all_said:
             return False
-        return seen.account is None or self._alive.isdisjoint(seen.account.loaders)
+        return not self._is_loaded(seen)
 
     def _as_said(self, code: BeatEntry | None, seen: EntrySeen, definition: LoadedDefinition) -> Listed:
         assert seen.account is not None

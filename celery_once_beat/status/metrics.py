@@ -24,7 +24,8 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.wording import short
 
-from .report import KINDS, BeatStatus, EntryStatus, Report
+from .actors import BeatStatus
+from .report import KINDS, EntryStatus, Report
 
 logger = guarded(logging.getLogger(__name__))
 
@@ -69,9 +70,11 @@ _GAUGES = (
     ("running_windows", "running", "Windows that a worker executes."),
     ("overdue_windows", "overdue", "Open windows to which something should have happened by now, and didn't."),
     ("paused", "paused", "1 where the entry is paused."),
+    ("paused_seconds", "paused_for", "For how long a paused entry is."),
+    ("stopped", "stopped", "1 where pause_after_failures has paused the entry."),
     ("hung_windows", "hung", "Running windows that take far longer than their entry's history."),
     ("silent_windows", "silent", "Running windows whose worker hasn't renewed the lease in time."),
-    ("stuck_windows", "stuck", "Windows that no worker began within a minute of their publish."),
+    ("stuck_windows", "stuck", "Windows that no worker began within a minute of their publish, though some consume."),
     ("late_windows", "late", "Open windows that aren't done by their deadline; the oldest unclaimed one counts too."),
     ("skipped_in_a_row", "skipped", "Skipped windows in a row, from three on."),
     ("oldest_open_window_age_seconds", "oldest_open", "Since the oldest open window was claimed."),
@@ -131,6 +134,8 @@ class OnceCollector(Collector):
         if report is None:
             return
         yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
+        if report.memory:
+            yield _gauge("store_memory_ratio", "The share of its maxmemory that Redis has used.", report.memory)
         yield from _beats(report.beats)
         yield from _workers(report)
         yield _kinds(report.entries)
@@ -197,6 +202,11 @@ def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
     yield _gauge("beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
     failing = sum(bool(beat.failing) for beat in beats)
     yield _gauge("beats_failing", "Beats that live and whose ticks fail: they claim and publish nothing.", failing)
+    away = sum(bool(beat.broker) for beat in beats)
+    yield _gauge("beats_without_broker", "Beats that live and can't use the broker: they claim nothing.", away)
+    lost = [beat.lost_for for beat in beats if beat.lost]
+    if lost:
+        yield _gauge("data_lost_age_seconds", "Since the store lost its data.", min(lost))
     lags = [beat.lag for beat in beats if beat.lag is not None]
     if lags:
         yield _gauge("lag_seconds", "How late the latest beat is with what is due.", max(lags))
@@ -211,7 +221,8 @@ def _workers(report: Report) -> Iterator[Metric]:
     stuck = _gauges(
         "idle_queue_stuck_windows", "Stuck windows of a queue that no worker which knows windows consumes.", "queue"
     )
-    for name, number in {short(each.queue): each.stuck for each in report.idle_queues[:_MOST_QUEUES]}.items():
+    idle = [each for each in report.stuck_queues if not each.workers]
+    for name, number in {short(each.queue): each.stuck for each in idle[:_MOST_QUEUES]}.items():
         stuck.add_metric([name], number)
     yield stuck
 

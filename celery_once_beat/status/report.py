@@ -6,103 +6,40 @@ of ``--json``.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import datetime
+from typing import Any
 
 from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
-from celery_once_beat.errors import ScheduleError, StoreDataError, UndecidedError
+from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.identity import host_of
-from celery_once_beat.lookup import BeatSeen, EntrySeen, Overview, Past, WindowSeen
-from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.store import EntryAccount, OpenWindow
-from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, short, shown, some, span
+from celery_once_beat.lookup import EntrySeen, Overview, Past, WindowSeen
+from celery_once_beat.store import OpenWindow
+from celery_once_beat.windows import format_instant, task_id
+from celery_once_beat.wording import shown
 
 from . import judgements
-from .judgements import Judgement
-from .lateness import LateWindow, late_now, unclaimed
+from .actors import BeatStatus, StuckQueue, Trouble, WorkerStatus, in_seconds
+from .lateness import unclaimed
 from .lineup import Lines, Listed, left_out, line_up
+from .worries import (
+    Judged,
+    Scene,
+    attention_of,
+    cause_of,
+    failure_of,
+    find_stuck_queues,
+    find_workers,
+    is_stopped,
+    running_for,
+    troubles_of,
+    worries_of,
+)
 
-#: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
-_DEADLINE_LATER = timedelta(seconds=1)
 #: What an entry may be: in the schedule, left out of it as wrong, disabled in its database, or not in the schedule.
 KINDS = ("scheduled", "left out", "disabled", "stranger")
-
-
-@dataclass(frozen=True, slots=True)
-class BeatStatus:
-    """A beat that lives; what it hasn't said is None."""
-
-    beat: str
-    #: Seconds since the store heard of it.
-    heard: float
-    lag: float | None = None
-    offset: float | None = None
-    entries: int | None = None
-    untracked: int | None = None
-    version: str | None = None
-    #: How many of its entries it has yet to load.
-    unloaded: int | None = None
-    #: Of which app it is.
-    app: str | None = None
-    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
-    failing: str = ""
-    failing_for: float = 0.0
-    #: Entries that it leaves out, each with why, not escaped; a few.
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, seen: BeatSeen) -> BeatStatus:
-        """Make it of what the store says."""
-        known = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
-        return cls(seen.name, round(seen.heard, 3), app=seen.app, **known)
-
-    @property
-    def says(self) -> dict[str, str | None]:
-        """What it says of itself, as text."""
-        return {
-            "lag": None if self.lag is None else span(self.lag),
-            "clock": None if self.offset is None else f"{self.offset:+.3f} s",
-            "entries": None if self.entries is None else str(self.entries),
-            "version": self.version,
-        }
-
-    @property
-    def trouble(self) -> str:
-        """That its ticks fail, and why, on one line; '' where they don't."""
-        return self.failing and f"its ticks fail, for {span(self.failing_for)}: {printable(self.failing)}"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A worker that knows windows."""
-
-    worker: str
-    #: Seconds since it said that it lives; None: it only runs one.
-    heard: float | None
-    #: How many windows it runs.
-    running: int
-    #: The queues that it consumes, or consumed when it was heard of last.
-    queues: tuple[str, ...] = ()
-
-    @property
-    def lives(self) -> bool:
-        """Whether it was heard of lately, or runs a window."""
-        return self.running > 0 or (self.heard is not None and self.heard < WORKER_TTL)
-
-
-@dataclass(frozen=True, slots=True)
-class IdleQueue:
-    """A queue with stuck windows, which no worker that knows windows says it consumes."""
-
-    queue: str
-    #: Windows that were published to it, and wait for too long.
-    stuck: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +72,8 @@ class WindowStatus:
     limit: str | None = None
     #: By when it is to be done, as its entry's ``deadline`` is now.
     done_by: datetime | None = None
+    #: Of its task; '' where nobody asked for it.
+    task_id: str = ""
 
     def past_deadline(self, now: datetime | None = None) -> float | None:
         """How many seconds after its deadline its execution ended; None: in time, or there is none.
@@ -144,11 +83,11 @@ class WindowStatus:
         until = now if self.closed is None else self.closed if self.begun else None
         if self.done_by is None or until is None or until <= self.done_by:
             return None
-        return _seconds(until - self.done_by)
+        return in_seconds(until - self.done_by)
 
     @classmethod
-    def of(cls, seen: WindowSeen) -> WindowStatus:
-        """Make it of what the store says."""
+    def of(cls, seen: WindowSeen, entry: str = "", prefix: str = "") -> WindowStatus:
+        """Make it of what the store says; the entry's name and the keys' prefix are for its task's id."""
         past, still_open = seen.past, seen.open
         known: Past | OpenWindow | None = past or still_open
         begun = known.begun if known else None
@@ -162,8 +101,8 @@ class WindowStatus:
             closed=past.closed if past else None,
             worker=past.worker if past else host_of(still_open.owner if still_open else ""),
             attempts=known.attempts if known else 0,
-            late=_seconds(begun - seen.start) if begun else None,
-            took=_seconds(past.took) if past and past.took is not None else None,
+            late=in_seconds(begun - seen.start) if begun else None,
+            took=in_seconds(past.took) if past and past.took is not None else None,
             missed=past.missed if past else 0,
             refused=seen.refused,
             backfill=still_open.backfill if still_open else None,
@@ -171,7 +110,8 @@ class WindowStatus:
             waits_for=seen.waits_for,
             limit=seen.limit,
             done_by=seen.done_by,
-            ordered=known.claimed if known and by_order else None,
+            ordered=(ordered := known.claimed if known and by_order else None),
+            task_id=task_id(prefix, entry, seen.start, ordered) if prefix else "",
         )
 
 
@@ -186,11 +126,16 @@ class EntryStatus:
     schedule: str | None = None
     tracked: bool | None = None
     paused: bool = False
+    #: For how many seconds, where that is known; and whether ``pause_after_failures`` did it.
+    paused_for: float | None = None
+    stopped: bool = False
     #: The last window that ended.
     last: WindowStatus | None = None
-    #: The next start.
+    #: The next start; None also while it is paused.
     next: datetime | None = None
     open: int = 0
+    #: The queues that have their messages.
+    queues: tuple[str, ...] = ()
     #: Of those, how many wait for their turn, or for a slot of a limit.
     buffered: int = 0
     #: The oldest of these, which says for what.
@@ -200,8 +145,9 @@ class EntryStatus:
     #: Running windows whose worker hasn't been heard of for too long, and those that run for far too long.
     silent: int = 0
     hung: int = 0
-    #: Published, and not begun for too long.
+    #: Published, and not begun for too long: workers consume the queue; and nobody does.
     stuck: int = 0
+    unconsumed: int = 0
     #: Windows that aren't done by their deadline, and haven't ended; the oldest that no beat has claimed is one.
     late: int = 0
     #: How many were said to be late.
@@ -215,8 +161,9 @@ class EntryStatus:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     #: Outcomes of backfills, and of windows of earlier definitions.
     backfilled: Mapping[str, int] = field(default_factory=dict)
-    #: What somebody should look at, in words; the most urgent first.
+    #: What somebody should look at, in words, and the name of the judgement of each; the most urgent first.
     attention: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     #: Those of them that the set-up causes.
     misfit: tuple[str, ...] = ()
     #: Entries with a larger one are shown first.
@@ -239,11 +186,16 @@ class Report:
     entries: tuple[EntryStatus, ...]
     #: Workers that were heard of within the last day, or run a window; those that were so last come first.
     workers: tuple[WorkerStatus, ...] = ()
-    idle_queues: tuple[IdleQueue, ...] = ()
+    #: Those that nobody consumes come first.
+    stuck_queues: tuple[StuckQueue, ...] = ()
+    #: What concerns all entries: reasons of ``judgements``, the most urgent first.
+    troubles: tuple[Trouble, ...] = ()
     #: By what this process's code differs from what the beats run, in one line; '' where it doesn't.
     code: str = ""
     #: What can't be read in Redis and belongs to no entry of these; not escaped.
     unreadable: tuple[str, ...] = ()
+    #: The share of its maxmemory that Redis has used; 0 where it has none, or doesn't say.
+    memory: float = 0.0
 
 
 def as_json(value: Any) -> Any:
@@ -275,6 +227,7 @@ class LastStatuses:
         if known is not None and known[1] == status:
             status = known[1]  # the same object: so who compares is done at once
         rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
+        rests &= not status.paused
         due = unclaimed(listed)
         if rests and (due is None or due > now) and status.next is not None and now < status.next:
             self._entries[listed.name] = (listed, status, status.next)
@@ -291,59 +244,56 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     before = before or LastStatuses()
     now = overview.now
     listed, differs = line_up(schedule, overview, before.lines)
-    looks = [_Judged.at(each, now) for each in listed]
-    workers = _workers(overview, looks)
-    consumed = {queue for worker in workers if worker.lives for queue in worker.queues}
-    stuck = Counter(window.open.queue for look in looks for window in look.stuck if window.open and window.open.queue)
-    idle = {queue: IdleQueue(queue, stuck[queue]) for queue in stuck.keys() - consumed}
-    entries = [
-        before.entry(look.listed, now) or before.keep(look.listed, _entry(look, now, idle), now) for look in looks
-    ]
+    looks = [Judged.at(each, now) for each in listed]
+    beats = tuple(BeatStatus.of(beat) for beat in overview.beats)
+    workers = find_workers(overview, looks)
+    prefix = schedule.entries.settings.key_prefix
+    scene = Scene(now, find_stuck_queues(looks, workers), cause_of(beats), prefix)
+    entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.
     wrong = {n if isinstance(n, str) else shown(n): f"left out: {why}" for n, why in schedule.entries.wrong.items()}
     for name, words in {**left_out(overview), **wrong}.items():
         if name not in names:
-            entries.append(EntryStatus(name, "left out", **_attention([(judgements.LEFT_OUT, words)])))
+            entries.append(EntryStatus(name, "left out", **attention_of([(judgements.LEFT_OUT, words)])))
     disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
-    entries += [_disabled(overview.entries[name], overview.now) for name in disabled]
+    entries += [_disabled(overview.entries[name], scene) for name in disabled]
     for name, number in overview.strangers.items():
         worry = judgements.STRANGER, f"{number} overdue, and not in this schedule"
-        entries.append(EntryStatus(name, "stranger", overdue=number, **_attention([worry])))
+        entries.append(EntryStatus(name, "stranger", overdue=number, **attention_of([worry])))
+    behind = _behind(overview)
+    troubles = tuple(
+        Trouble(judgement.name, words, judgement.urgency == judgements.STOPS_ALL)
+        for judgement, words in troubles_of(overview, beats, behind)
+    )
     return Report(
-        overview.now,
-        _behind(overview),
+        now,
+        behind,
         round(overview.latency, 6),
-        tuple(BeatStatus.of(beat) for beat in overview.beats),
+        beats,
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
         workers,
-        tuple(idle[queue] for queue in sorted(idle)),
+        tuple(sorted(scene.queues.values(), key=lambda each: (bool(each.workers), each.queue))),
+        troubles,
         differs,
         overview.unreadable,
+        round(overview.memory, 3),
     )
 
 
-def _workers(overview: Overview, looks: Iterable[_Judged]) -> tuple[WorkerStatus, ...]:
-    runs = (window.open for look in looks for window in look.running)
-    running = Counter(host_of(each.owner) for each in runs if each and each.owner)
-    workers = [WorkerStatus(name, None, running[name]) for name in running.keys() - overview.workers.keys()]
-    for name, seen in overview.workers.items():
-        heard = max(_seconds(overview.now - seen.heard), 0.0)
-        workers.append(WorkerStatus(name, heard, running[name], tuple(sorted(seen.queues))))
-    return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
-
-
-def _disabled(seen: EntrySeen, now: datetime) -> EntryStatus:
+def _disabled(seen: EntrySeen, scene: Scene) -> EntryStatus:
     """Say how an entry stands that its database has and that isn't to run: what is open goes on."""
     worries = [(judgements.OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
-    return EntryStatus(seen.name, "disabled", **_counted(seen, now), **_attention(worries))
+    if seen.account is not None and seen.account.spent:  # a one-off is disabled with its outcome
+        worries += failure_of(seen)
+    return EntryStatus(seen.name, "disabled", **_counted(seen, scene.now, scene.prefix), **attention_of(worries))
 
 
-def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
+def _counted(seen: EntrySeen, now: datetime, prefix: str) -> dict[str, Any]:
     """Return what the store says of an entry."""
     account = seen.account
     known = {
-        "last": WindowStatus.of(seen.last) if seen.last else None,
+        "last": WindowStatus.of(seen.last, seen.name, prefix) if seen.last else None,
         "running": sum(window.state == "running" for window in seen.windows),
         "overdue": len(seen.overdue),
     }
@@ -353,14 +303,17 @@ def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
     return {
         **known,
         "paused": account.paused,
+        "paused_for": in_seconds(now - account.paused_at) if account.paused and account.paused_at else None,
+        "stopped": is_stopped(account),
         "open": len(account.open),
+        "queues": tuple(sorted({window.queue for window in account.open.values() if window.queue})),
         "buffered": len(waiting),
-        "first_waiting": WindowStatus.of(waiting[-1]) if waiting else None,
+        "first_waiting": WindowStatus.of(waiting[-1], seen.name, prefix) if waiting else None,
         "refused": account.refused,
         "said_late": account.late,
         "outcomes": account.counts,
         "backfilled": account.apart,
-        "oldest_open": max((_seconds(now - each.claimed) for each in account.open.values()), default=None),
+        "oldest_open": max((in_seconds(now - each.claimed) for each in account.open.values()), default=None),
         "times": read_times(account),
     }
 
@@ -368,70 +321,19 @@ def _counted(seen: EntrySeen, now: datetime) -> dict[str, Any]:
 def _behind(overview: Overview) -> float:
     cursors = [seen.account.cursor for seen in overview.entries.values() if seen.account]
     ahead = max(cursors, default=overview.now) - overview.now
-    return _seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
+    return in_seconds(ahead) if ahead > CURSOR_AHEAD else 0.0
 
 
-class _Judged(NamedTuple):
-    """An entry, and those of its open windows that are judged."""
-
-    listed: Listed
-    running: Sequence[WindowSeen]
-    silent: Sequence[WindowSeen]
-    hung: Sequence[WindowSeen]
-    stuck: Sequence[WindowSeen]
-    #: The oldest comes first.
-    late: Sequence[LateWindow]
-
-    @classmethod
-    def at(cls, listed: Listed, now: datetime) -> _Judged:
-        account, lease = listed.seen.account, listed.lease
-        windows = listed.seen.windows if account is not None and account.open else ()
-        running = [window for window in windows if window.state == "running"]
-        silent = [
-            each for each in running if lease is not None and judgements.is_silent(_unheard(each, listed, now), lease)
-        ]
-        hung = [each for each in running if each not in silent and _is_hung(each, listed, now)]
-        stuck = [each for each in windows if each.state == "published" and _is_stuck(each, listed, now)]
-        return cls(listed, running, silent, hung, stuck, late_now(listed, now))
-
-
-def _unheard(window: WindowSeen, listed: Listed, now: datetime) -> timedelta:
-    """Return since when its worker hasn't renewed the lease. Zero where that isn't known."""
-    if window.deadline is None or listed.lease is None:
-        return timedelta(0)
-    return max(now - (window.deadline - _DEADLINE_LATER - timedelta(seconds=listed.lease)), timedelta(0))
-
-
-def _running_for(window: WindowSeen, now: datetime) -> timedelta:
-    begun = window.open.begun if window.open else None
-    return now - begun if begun else timedelta(0)
-
-
-def _is_hung(window: WindowSeen, listed: Listed, now: datetime) -> bool:
-    running_for = _running_for(window, now)
-    if running_for <= judgements.LEAST_HUNG:
-        return False  # until then its entry's records aren't read
-    longest = judgements.longest_run(listed.seen.records)
-    ends = listed.after(window.start) if longest is None else None
-    return judgements.is_hung(running_for, longest, None if ends is None else ends - window.start)
-
-
-def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
-    assert window.open is not None
-    if listed.entry is not None and listed.entry.timing.delay(now, window.open.claimed):
-        return False  # it isn't to run yet
-    return now - window.open.claimed > timedelta(seconds=listed.countdown) + judgements.STUCK_AFTER
-
-
-def _entry(look: _Judged, now: datetime, idle: Collection[str]) -> EntryStatus:
-    listed = look.listed
+def _entry(look: Judged, scene: Scene) -> EntryStatus:
+    listed, now = look.listed, scene.now
     entry, seen = listed.entry, listed.seen
     account = seen.account
-    known = _counted(seen, now)
+    known = _counted(seen, now, scene.prefix)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
         entry.progress.since = account.since if account and entry.is_in_force(account.fingerprint) else None
-        known["next"] = listed.after(max(now, account.cursor) if account else now)
+        if not known.get("paused"):
+            known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
         listed.name,
         "scheduled",
@@ -440,125 +342,11 @@ def _entry(look: _Judged, now: datetime, idle: Collection[str]) -> EntryStatus:
         tracked=listed.tracked,
         silent=len(look.silent),
         hung=len(look.hung),
-        stuck=len(look.stuck),
+        stuck=sum(scene.is_consumed(window) for window in look.stuck),
+        unconsumed=sum(not scene.is_consumed(window) for window in look.stuck),
         late=len(look.late),
         skipped=judgements.skipped_in_a_row(seen.records),
-        oldest_running=max((_seconds(_running_for(each, now)) for each in look.running), default=None),
+        oldest_running=max((in_seconds(running_for(each, now)) for each in look.running), default=None),
         **known,
-        **_attention([*_worries(listed, now), *_worries_of_windows(look, now, idle)]),
+        **attention_of(worries_of(look, scene)),
     )
-
-
-# -- what somebody should look at -------------------------------------------------------------------------------
-
-
-#: A reason, and what is so, in words.
-_Worry = tuple[Judgement, str]
-
-
-def _attention(worries: Iterable[_Worry]) -> dict[str, Any]:
-    ordered = sorted(worries, key=lambda worry: (worry[0].urgency, worry[1]), reverse=True)
-    return {
-        "attention": tuple(words for _, words in ordered),
-        "misfit": tuple(words for judgement, words in ordered if judgement.setup),
-        "urgency": ordered[0][0].urgency if ordered else 0,
-    }
-
-
-def _worries(listed: Listed, now: datetime) -> Iterator[_Worry]:
-    entry, seen = listed.entry, listed.seen
-    account, last = seen.account, seen.last
-    if seen.trouble:
-        yield judgements.UNREADABLE, seen.trouble
-    if listed.left_out:
-        yield judgements.BROKEN, listed.left_out
-    elif entry is not None:
-        try:
-            entry.after(now)
-        except UndecidedError:
-            pass  # it can say later
-        except ScheduleError as exc:
-            yield judgements.BROKEN, str(exc)
-    if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
-        why = f": {printable(last.failure)}" if last.failure else ""
-        failed = replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency)
-        yield failed, f"last window {last.state}{why}"
-    if account is not None:
-        yield from _worries_of(account, listed, now)
-    elif not seen.trouble:
-        yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
-
-
-def _worries_of(account: EntryAccount, listed: Listed, now: datetime) -> Iterator[_Worry]:
-    entry = listed.entry
-    if account.paused:
-        yield judgements.PAUSED, paused_words(account)
-    elif entry is not None and not entry.is_in_force(account.fingerprint):
-        yield judgements.LOADED_OTHERWISE, judgements.LOADED_OTHERWISE.meaning
-    elif account.cursor > now + CURSOR_AHEAD:
-        ahead = (account.cursor - now).total_seconds()
-        since = f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind"
-        advice = "set it right, or if it was wrong before, delete the key that the beats' log names"
-        yield judgements.BEHIND, f"{since}; {advice}"
-    else:
-        due = unclaimed(listed)
-        if due is not None and due < now - judgements.CLAIMED_WITHIN:
-            yield judgements.UNCLAIMED, f"no beat claims it: due since {format_instant(due)}"
-
-
-def _worries_of_windows(look: _Judged, now: datetime, idle: Collection[str]) -> Iterator[_Worry]:
-    listed, account = look.listed, look.listed.seen.account
-    overdue, skipped = listed.seen.overdue, judgements.skipped_in_a_row(listed.seen.records)
-    if overdue:
-        yield judgements.OVERDUE, f"{len(overdue)} overdue"
-    for window in look.silent[:1]:
-        unheard = max(_unheard(each, listed, now) for each in look.silent)
-        yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}"
-    if look.hung:
-        window = max(look.hung, key=lambda each: _running_for(each, now))
-        longest = judgements.longest_run(listed.seen.records)
-        compared = (
-            "too few before are done to compare" if longest is None else f"the longest before took {_span(longest)}"
-        )
-        running = f"{len(look.hung)} running for {_span(_running_for(window, now))} on {_worker(window)}"
-        yield judgements.HUNG, f"{running}, {compared}"
-    if look.late:
-        first = look.late[0]
-        yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"
-    if look.stuck:
-        since = min(window.open.claimed for window in look.stuck if window.open)
-        words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
-        queues = sorted({window.open.queue or "" for window in look.stuck if window.open} & set(idle))
-        if queues:
-            words += f"; no worker consumes the queue {some([shown(queue) for queue in queues], 1)}"
-        yield judgements.STUCK, words
-    if skipped:
-        yield judgements.SKIPPING, f"the last {skipped} windows are skipped"
-    if account is not None and account.discarded is not None:
-        worker, at = account.discarded
-        newest = not listed.tracked and account.cursor < at
-        if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
-            limited = listed.entry is not None and listed.entry.policy.limit is not None
-            what = f"the task {shown(listed.task)}" + (", or its limit" if limited else "")
-            yield judgements.UNKNOWN_TASK, f"{short(worker)} doesn't know {what}: deploy workers first"
-
-
-def _worker(window: WindowSeen) -> str:
-    return short(host_of(window.open.owner)) if window.open else "?"
-
-
-def _span(duration: timedelta) -> str:
-    return span(duration.total_seconds())
-
-
-def paused_words(account: EntryAccount) -> str:
-    """Return who paused an entry, and why: ``paused by anna: the mail server moves``; '' where it isn't paused."""
-    if not account.paused:
-        return ""
-    by = f" by {account.paused_by}" if account.paused_by else ""
-    note = f": {account.paused_for}" if account.paused_for else ""
-    return f"paused{by}{note}"
-
-
-def _seconds(duration: timedelta) -> float:
-    return round(duration.total_seconds(), 3)

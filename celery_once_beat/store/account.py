@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from celery_once_beat.errors import OnceError, StoreDataError
 from celery_once_beat.windows import parse_instant
 
-from .codec import LONGEST_WORDS, as_mapping, instant, instant_or_none, read_text, read_words, whole
+from .codec import LONGEST_WORDS, as_mapping, instant, instant_or_none, read_pause_words, read_text, whole
 from .keys import VERSION, newer
 from .protocol import STATES
 
@@ -37,9 +37,10 @@ class EntryAccount:
     open: dict[datetime, OpenWindow] = field(default_factory=dict)
     #: Of the definition in force; None: as another version wrote it.
     fingerprint: str | None = None
-    #: Who paused it, and why; '' where that isn't known.
+    #: Who paused it, and why; '' where that isn't known. And since when it is.
     paused_by: str = ""
     paused_for: str = ""
+    paused_at: datetime | None = None
     #: The newest few beats that have loaded it, not all of them alive, each with the fingerprint that it loaded.
     loaders: Mapping[str, str] = field(default_factory=dict)
     #: The last worker that didn't know the task, and when it discarded a message; None: none did.
@@ -52,6 +53,8 @@ class EntryAccount:
     turn: datetime | None = None
     #: The limit of which a window waited for a slot last; '' where none did.
     limit: str = ""
+    #: It is a one-off that has had its window, and was disabled for that.
+    spent: bool = False
     #: Its key; and a field of its hash that is ``features.times``'s.
     key: str = ""
     times: str = "0 0 0"
@@ -113,8 +116,7 @@ def read_account(key: str, reply: Any) -> EntryAccount | OnceError | None:
 
 
 def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
-    by, note = read_words(values.get("paused_words", "{}")) if values.get("paused") == "1" else ("", "")
-
+    by, note, paused_at = read_pause_words(values.get("paused_words", "{}") if values.get("paused") == "1" else "{}")
     loaders = values.get("loaders", "").split(" ")
 
     def counted(prefix: str) -> dict[str, int]:
@@ -134,6 +136,8 @@ def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
         fingerprint=values.get("fingerprint"),
         paused_by=by,
         paused_for=note,
+        paused_at=paused_at,
+        spent="spent" in values,
         loaders=dict(zip(loaders[::3], loaders[1::3], strict=False)),
         discarded=_read_discarded(values.get("discarded", "")),
         late=whole(values.get("late", 0)),

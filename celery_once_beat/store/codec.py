@@ -69,7 +69,7 @@ def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     cursor = parse_instant(reply[1])
     # Mostly the same, and beats keep both.
     since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
-    return model.Loaded(cursor, whole(reply[2]), reply[3], bool(reply[4]), since)
+    return model.Loaded(cursor, whole(reply[2]), reply[3], reply[4], since)
 
 
 def read_pause(reply: list[Any]) -> model.StoredDefinition | model.Confirmed | model.Unknown:
@@ -124,12 +124,18 @@ def _mark(text: str) -> str:
 
 
 def read_words(text: str) -> tuple[str, str]:
-    """Return who changed something, and why. It is display only: a foreign text counts as none."""
+    """Return who changed something, and why: for people, so that a foreign text is none."""
+    return read_pause_words(text)[:2]
+
+
+def read_pause_words(text: str) -> tuple[str, str, datetime | None]:
+    """Return who paused an entry, why, and since when it is: for people, so that a foreign text is none."""
     try:
         words = json.loads(text)
-        return str(words.get("by", ""))[:LONGEST_WORDS], str(words.get("note", ""))[:LONGEST_WORDS]
-    except (ValueError, AttributeError, RecursionError):
-        return "", ""
+        by, note = (str(words.get(name, ""))[:LONGEST_WORDS] for name in ("by", "note"))
+        return by, note, instant_or_none(words.get("at", 0))
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
+        return "", "", None
 
 
 def read_claim(reply: list[Any]) -> model.ClaimReply:
@@ -251,6 +257,15 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
     """Return the members of a zset with their scores: pairs in RESP3, else one after the other."""
     pairs = reply if reply and isinstance(reply[0], (list, tuple)) else zip(reply[::2], reply[1::2], strict=True)
     return [(member, float(score)) for member, score in pairs]
+
+
+def read_fullness(reply: Any) -> float:
+    """Return the share of its maxmemory that a server has used, by INFO; 0 where it has none, or doesn't say."""
+    try:
+        info = {} if isinstance(reply, OnceError) else as_info(reply)
+        return int(info["used_memory"]) / int(info["maxmemory"])
+    except (KeyError, ValueError, ZeroDivisionError):
+        return 0.0
 
 
 def as_info(reply: Any) -> dict[str, str]:

@@ -63,7 +63,8 @@ class LoadRequest(NamedTuple):
     #: The key of the database's row that it is made of; '' for none. ``row_at``: when that was edited last, aware UTC.
     row: str = ""
     row_at: datetime | None = None
-    #: The row comes from another name: the words of its pause, '-' where it isn't paused; '' where it comes from none.
+    #: The words of the pause that the beat knows, or that a row brings along which comes from another name; '-' where
+    #: that isn't paused; '' where nothing is known.
     pause: str = ""
 
 
@@ -121,6 +122,8 @@ class Ending(NamedTuple):
     again_after: float | None = None
     tracked: bool = True
     failure: str = ""
+    #: The body had returned before that failed: so it counts for no pause.
+    returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class Loaded(ActedOn):
     cursor: datetime
     loaded_at: int
     news: str
-    paused: bool
+    #: Who paused it, and why, as :class:`LoadRequest` has it; '' where it isn't paused.
+    pause: str
     since: datetime
 
 
@@ -344,6 +348,12 @@ class BeatReport:
     #: Why its ticks fail, so that it does nothing; '' where they don't. And for how long they have.
     failing: str = ""
     failing_for: float = 0.0
+    #: What its broker does, so that it claims nothing: "doesn't answer: …"; '' where all is well. And for how long.
+    broker: str = ""
+    broker_for: float = 0.0
+    #: How many entries that it had loaded the store had lost, when it did last; 0: none. And for how long that is so.
+    lost: int = 0
+    lost_for: float = 0.0
     #: Entries that it leaves out, each with why; a few.
     left_out: Mapping[str, str] = field(default_factory=dict)
 

@@ -334,7 +334,7 @@ HAND_OVER = Verb(
 FINISH = Verb(
     "finish",
     f"{OF_WINDOW} failures",
-    f"{ENDING} {OWNED} outcome again:span failure",
+    f"{ENDING} {OWNED} outcome again:span failure returned:flag",
     codec.read_finish,
     waits=True,
 )

@@ -375,11 +375,12 @@ class Store:
         return self.trip.run([self._finish(ending) for ending in endings])
 
     def _finish(self, ending: Ending) -> Request[model.Finished | model.Again | model.Stale]:
-        window, owner, fence, outcome, again_after, tracked, failure = ending
+        window, owner, fence, outcome, again_after, tracked, failure, returned = ending
         return self.of_window(
             scripts.FINISH,
             window,
             failure=failure,
+            returned=returned,
             owner=owner,
             fence=fence,
             outcome=outcome,

@@ -74,7 +74,7 @@ from celery_once_beat.features import hooks
 from celery_once_beat.logs import log_window
 from celery_once_beat.store import Again, Begun, Ending, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import BodyContext, Window, key_of
-from celery_once_beat.wording import failure_words, printable
+from celery_once_beat.wording import MOST_FAILURE, failure_words, printable
 
 from .leases import Lease, Leases, leases_of
 
@@ -166,13 +166,23 @@ class WindowExecution(ABC):
 
     # -- the end
 
-    def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
+    def record(
+        self,
+        outcome: str,
+        error: BaseException | None = None,
+        again_after: float | None = None,
+        *,
+        returned: bool = False,
+    ) -> None:
         """Record how the body ended. Called again, it asks again: the store answers as before.
 
-        ``error`` is what it failed with; ``again_after`` is as in :class:`Ending`.
+        ``error`` is what it failed with, or with ``returned`` what failed after it; ``again_after`` is as in
+        :class:`Ending`.
         """
         failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
-        ending = self.ending(outcome, failure, again_after)
+        if failure and returned:
+            failure = f"the body returned; Celery couldn't finish the task: {failure}"[:MOST_FAILURE]
+        ending = self.ending(outcome, failure, again_after)._replace(returned=returned)
         match self.see_through(lambda: self.store.finish(ending)):
             case Finished():
                 self.state = "recorded"  # before its signals: a receiver hears them once

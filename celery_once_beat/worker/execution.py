@@ -255,7 +255,7 @@ class Execution(WindowExecution):
         assert lease is not None
         outcome, failure = self._end
         if error is not None and self.state == "ended" and outcome == "done":
-            outcome, failure = self._end = ("", None) if is_death(error) else ("failed", error)
+            outcome, failure = self._end = ("", None) if is_death(error) else ("returned", error)
         later = False
         try:
             if self.state == "ended":
@@ -277,12 +277,12 @@ class Execution(WindowExecution):
         match outcome:
             case "done":
                 self.record("done")
-            case "failed":
+            case "failed" | "returned":
                 # Nothing comes again after a Reject, after a Retry that was raised without retry(), or where nobody
                 # recovers the window.
                 final = isinstance(error, (Retry, Reject)) or not self.window.tracked
                 again_after = self.store.settings.of_task("retry_failed_after", self.sender) or 0.0
-                self.record("failed", error, None if final else again_after)
+                self.record("failed", error, None if final else again_after, returned=outcome == "returned")
             case "rejected":  # the same message comes again, and nothing died
                 self.see_through(lambda: self._hand_over(self.retry, 0.0))
 

@@ -6,6 +6,7 @@ A fault is caused with real beats, workers and servers. A real exporter tells of
 from __future__ import annotations
 
 import http.client
+import json
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -18,9 +19,9 @@ import pytest
 import yaml
 from boards import loaded_of
 from processes import Proc, wait_until
-from prometheus import PHASE, Recording, tell
+from prometheus import PHASE, AlertmanagerServer, Recording, tell
 from servers import RedisServer
-from system import System
+from system import System, rare
 
 from celery_once_beat.store.model import BeatReport
 from celery_once_beat.windows import format_instant
@@ -99,7 +100,7 @@ def test_beats_die_one_after_the_other(watched: Watched) -> None:
     system.beat("beat3").wait_ready()
     system.beat("beat4").wait_ready()
     watched.phase("beats_alive", lambda alive: alive == 2)
-    one = [{"summary": "Only one beat lives, so nobody takes over when it dies"}]
+    one = [{"summary": "Only one beat can claim, so nobody takes over when it dies"}]
     none = [{"summary": "No beat lives, so nothing is scheduled"}]
     watched.check("OnceOneBeat", {(0, END): [], (1, 14): [], (1, 17): one, (2, END): [], (3, END): []})
     watched.check("OnceNoBeat", {(0, END): [], (1, END): [], (2, 2): none, (2, END): none, (3, END): []})
@@ -119,6 +120,109 @@ def test_the_ticks_of_a_beat_fail(watched: Watched, tmp_path: Path) -> None:
     watched.phase("beats_failing", lambda failing: failing == 0)
     fires = [{"summary": "The ticks of a beat fail, so it schedules nothing"}]
     watched.check("OnceBeatFails", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_the_broker_goes_away(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
+    """Critical within a minute: status says it first, and entries give it as the reason; until it is back."""
+    system, broker = watched.system, start_redis()
+    system.broker_url = broker.url()
+    system.beat().wait_ready()
+    watched.export()
+    watched.phase("beats_without_broker", lambda away: away == 0)
+    broker.kill()
+    watched.phase("beats_without_broker", lambda away: away == 1)
+    seen = wait_until(lambda: "held up" in (found := system.status())["entry"]["reasons"] and found, "it is due", 60)
+    (trouble,) = seen["troubles"]
+    assert (trouble["reason"], trouble["stops_all"]) == ("broker away", True)
+    assert re.search(
+        r"claims nothing: for .* the broker doesn't answer: redis://\S+ OperationalError", trouble["words"]
+    )
+    assert set(seen["entry"]["reasons"]) == {"held up"}
+    assert "and beats can't use the broker" in seen["attention"]
+    assert system.once("status", exit_code=1).splitlines()[1].startswith("broker away: beat ")
+    doctor = system.once("doctor", exit_code=1)
+    assert "warn  broker: beat " in doctor
+    assert "warn  entry" not in doctor
+    broker.restart()
+    watched.phase("beats_without_broker", lambda away: away == 0)
+    fires = [{"summary": "No beat can use the broker, so nothing is claimed"}]
+    watched.check("OnceBrokerAway", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_redis_loses_its_data(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
+    """One error of each beat that was there; status, doctor and an alert for an hour. What was paused stays so."""
+    server = start_redis()
+    system = watched.system
+    system.use_store(server.url())
+    system.entries = {name: {"task": WORK, "every": 1.0} for name in ("tick", "tock")}
+    beat = system.beat().wait_ready()
+    wait_until(lambda: system.store.account("tick") and system.store.account("tock"), "both are loaded", 60)
+    system.once("pause", "tock", "--by", "anna", "--note", "the mail server moves")
+    beat.wait_log("'tock': it is paused")
+    watched.export()
+    watched.phase("paused", lambda paused: paused == 1, entry="tock")
+    with system.client() as client:
+        client.flushall()
+    watched.phase("data_lost_age_seconds")
+    beat.wait_log("Redis has lost its data, or evicts keys: it doesn't know 'tick', 'tock' any more")
+    assert beat.log.count("has lost its data") == 1
+    seen = system.status("tock")
+    assert [trouble["reason"] for trouble in seen["troubles"]] == ["data lost"], seen
+    assert re.fullmatch(r"paused .* ago by anna: the mail server moves", seen["attention"])
+    assert seen["entry"]["open"] == 0
+    assert "warn  data lost: Redis lost its data at " in system.once("doctor", exit_code=1)
+    beat.stop()
+    fires = [{"summary": "Redis lost its data"}]
+    watched.check("OnceDataLost", {(0, END): [], (1, 1): fires, (2, 1): fires})
+
+
+def test_redis_is_nearly_full(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
+    """From four fifths of its maxmemory on: a warning, until there is room again."""
+    watched.system.use_store(start_redis().url())
+    watched.export()
+    with watched.system.client() as client:
+        for share, is_full in ((2, False), (1.1, True), (2, False)):
+            client.config_set("maxmemory", int(client.info("memory")["used_memory"] * share))
+            watched.phase("store_memory_ratio", lambda ratio, is_full=is_full: (ratio >= 0.8) == is_full)
+    percent = f"{watched.recording.phases[1][-1][PREFIX + 'store_memory_ratio', frozenset()] * 100:.4g}%"
+    fires = [{"summary": f"Redis has used {percent} of its maxmemory"}]
+    watched.check("OnceRedisFull", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_an_entry_is_paused(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
+    """By its failures: critical at once. By somebody: a warning after a day. Both until it is resumed."""
+    server = start_redis(faketime=0)
+    system = watched.system
+    system.use_store(server.url())
+    failing = {"task": "apps.once_app.ending", "args": ["fails"], "options": {"once": {"pause_after_failures": 2}}}
+    system.entries = {"failing": {**failing, "every": 1.0}, "tick": {"task": WORK, "every": 1.0}}
+    watched.export()
+    watched.phase("stopped", lambda stopped: stopped == 0, entry="failing")
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    watched.phase("stopped", lambda stopped: stopped == 1, entry="failing")
+    seen = system.status("failing")
+    assert seen["entry"]["reasons"][0] == "stopped"
+    assert re.match(r"paused .* ago by pause_after_failures: 2 windows in a row failed: ", seen["attention"])
+    system.once("pause", "tick", "--by", "anna", "--note", "a \x1b[2Jnote")
+    beat.stop()
+    server.set_clock_offset(90_000)
+    watched.phase("paused_seconds", lambda seconds: seconds > 90_000, entry="tick")
+    assert re.fullmatch(r"paused 1 d 1 h ago by anna: .*note", system.status("tick")["attention"])
+    for entry in system.entries:
+        system.once("resume", entry)
+    watched.phase("stopped", lambda stopped: stopped == 0, entry="failing")
+    stopped = [{"entry": "failing", "summary": "failing is paused, since its windows failed"}]
+    watched.check("OnceStopped", {(0, END): [], (1, 1): stopped, (3, END): []})
+    seconds = {
+        name: int(watched.recording.phases[2][-1][PREFIX + "paused_seconds", frozenset({("entry", name)})])
+        for name in system.entries
+    }
+    long = [
+        {"entry": name, "summary": f"{name} is paused for 1d 1h {number % 3600 // 60}m {number % 60}s"}
+        for name, number in seconds.items()
+    ]
+    watched.check("OncePausedForLong", {(1, END): [], (2, 1): long, (3, END): []})
 
 
 def test_redis_goes_away(watched: Watched, start_redis: Callable[..., RedisServer]) -> None:
@@ -196,17 +300,49 @@ def test_a_body_hangs(watched: Watched) -> None:
         assert watched.last(name, entry="tick") > 60
     seen = system.status()
     assert re.search(r"1 running for \d+ min .* on .*, the longest before took 0\.", seen["attention"])
-    assert f"nothing else of the queue '{system.queue}' either" in seen["attention"]
+    assert seen["entry"]["reasons"][:2] == ["hung", "stuck"], "who hangs is said first"
+    assert f"the queue '{system.queue}' has 1 worker, busy with 1 window, of which 'tick' hangs" in seen["attention"]
     assert (seen["entry"]["silent"], seen["entry"]["overdue"]) == (0, 0)
-    assert f"warn  workers: no worker for the queue '{system.queue}'" in system.once("doctor", exit_code=1)
+    doctor = system.once("doctor", exit_code=1)
+    assert re.search(r"note  workers: the queue '\S+' has 1 worker, .*; it has \d+ messages?, the broker says", doctor)
+    (hangs,) = (w for w in json.loads(system.once("history", "tick", "--json"))["windows"] if w["state"] == "running")
+    story = system.once("history", "tick", "--window", hangs["start"])
+    assert f"control -d {hangs['worker']} terminate SIGTERM {hangs['task_id']}\n" in story
+    assert hangs["task_id"] in {event["id"] for event in system.ledger.read("start")}
     beat.stop()
     system.once("abandon", "tick", "--running", "--yes")
     watched.phase("open_windows", lambda number: number == 0, entry="tick")
     hangs = [{"entry": "tick", "summary": "tick: 1 windows run for far too long"}]
-    waits = [{"entry": "tick", "summary": f"tick: no worker begins {behind} windows that were published"}]
-    idle = [{"queue": system.queue, "summary": f"No worker begins anything from the queue {system.queue}"}]
-    for alert, fires in (("OnceHung", hangs), ("OnceStuck", waits), ("OnceNoWorker", idle)):
+    waits = [{"entry": "tick", "summary": f"tick: the workers of its queue don't begin {behind} windows"}]
+    for alert, fires in (("OnceHung", hangs), ("OnceStuck", waits), ("OnceNoWorker", [])):
         watched.check(alert, {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+
+
+def test_nobody_consumes_a_queue(watched: Watched) -> None:
+    """That is an alert of the queue, and none of its entries; a worker that isn't heard of consumes nothing."""
+    system = watched.system
+    system.entries = {"tick": {"task": WORK, **rare()}}
+    system.settings = {"once_beat_start_timeout": 600.0}
+    worker = system.worker().wait_ready()
+    watched.export()
+    watched.phase("workers", lambda number: number == 1)
+    worker.kill()
+    beat = system.beat().wait_ready()
+    watched.phase("idle_queue_stuck_windows", lambda stuck: stuck > 0, queue=system.queue)
+    assert watched.last("stuck_windows", entry="tick") == watched.last("workers") == 0
+    stuck = watched.last("idle_queue_stuck_windows", queue=system.queue)
+    seen = system.status()
+    assert seen["entry"]["reasons"] == ["no consumer"]
+    why = f"no worker consumes the queue '{system.queue}': {worker.name}@"
+    assert why in seen["attention"]
+    assert f"warn  workers: {why}" in system.once("doctor", exit_code=1)
+    system.store.set_paused("tick", paused=True)
+    system.worker("worker2").wait_ready()
+    watched.phase("open_windows", lambda number: number == 0, entry="tick")
+    beat.stop()
+    fires = [{"queue": system.queue, "summary": f"No worker consumes the queue {system.queue}: {stuck:g} windows wait"}]
+    watched.check("OnceNoWorker", {(0, END): [], (1, 2): fires, (1, END): fires, (2, END): []})
+    watched.check("OnceStuck", {(1, END): []})
 
 
 def test_windows_are_skipped(watched: Watched) -> None:
@@ -247,6 +383,32 @@ def test_a_worker_stands_still(watched: Watched) -> None:
     watched.phase("silent_windows", lambda silent: silent == 0, entry="tick")
     fires = [{"entry": "tick", "summary": "tick: the worker that runs 1 windows isn't heard of"}]
     watched.check("OnceWorkerSilent", {(0, END): [], (1, 1): [], (1, 3): fires, (1, END): fires, (2, END): []})
+
+
+@pytest.mark.parametrize(
+    ("fires", "told"),
+    [
+        (["OnceBrokerAway", "OnceOverdue", "OnceWindowLate", "OnceWindowFailed"], {"OnceBrokerAway"}),
+        (["OnceNoBeat", "OnceOverdue", "OnceOneBeat"], {"OnceNoBeat", "OnceOneBeat"}),
+        (["OnceHung", "OnceStuck", "OnceWindowFailed"], {"OnceHung", "OnceWindowFailed"}),
+        (["OnceNoWorker", "OnceOverdue"], {"OnceNoWorker"}),
+        (["OnceOverdue", "OnceStuck"], {"OnceOverdue", "OnceStuck"}),
+    ],
+)
+def test_one_cause_is_one_message(fires: list[str], told: set[str]) -> None:
+    """docs/alertmanager.yml, in a real Alertmanager: what causes other alerts inhibits them."""
+    of_entry = {name for name in fires if " by (entry" in rule(name)["expr"]}
+    alerts = [
+        {
+            "alertname": name,
+            "severity": rule(name)["labels"]["severity"],
+            **({"entry": "tick"} if name in of_entry else {}),
+        }
+        for name in fires
+    ]
+    with AlertmanagerServer.start(RULES.with_name("alertmanager.yml")) as server:
+        server.heard(*alerts)
+        wait_until(lambda: server.heard(*alerts) == told, f"{told} are told", 30)
 
 
 def test_every_rule_has_its_fault() -> None:

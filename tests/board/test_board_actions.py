@@ -178,7 +178,7 @@ def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) 
         said = "Gave up 1 windows; left 0" if running else "Gave up 2 windows; left 1"
         expect(page.get_by_role("status")).to_contain_text(said)
     assert not system.account("hourly").open
-    assert system.account("hourly").counts == {"abandoned": 3}
+    assert system.account("hourly").counts == {"cancelled": 3}
     assert isinstance(system.store.begin(windows[2], "late", 30.0), Busy) is False
 
 

@@ -90,7 +90,7 @@ class Claimer(Driver):
             for entry in missing
         ]
         for entry, reply in zip(missing, self.store.load_many(requests) if requests else (), strict=True):
-            if isinstance(reply, r.Loaded) and not reply.paused:
+            if isinstance(reply, r.Loaded) and not reply.pause:
                 self.cursors[entry] = reply.cursor
 
     def _claim(self) -> None:

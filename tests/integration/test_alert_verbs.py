@@ -10,6 +10,7 @@ from stage import ENTRY, STATES, Stage, in_ms, nth
 
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.alerts.store import Alert, Ended, alerted, drop_alert
+from celery_once_beat.store import Ending
 from celery_once_beat.store.codec import instant
 from celery_once_beat.store.model import Closed, Finished, Paused
 from celery_once_beat.windows import format_instant
@@ -136,6 +137,29 @@ def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: s
     assert left(stage) == {}
 
 
+@pytest.mark.parametrize(
+    ("what", "outcomes", "alerts"),
+    [
+        ("skip", {"skipped": 2}, {(2, "ended"), (3, "ended")}),
+        ("buffer_one", {"skipped": 1}, {(2, "ended"), (3, "late")}),  # the newest waits
+        ("abandon", {"cancelled": 2}, set()),
+    ],
+)
+def test_what_the_user_ordered_is_never_late(
+    stage: Stage, what: str, outcomes: dict[str, int], alerts: set[tuple[int, str]]
+) -> None:
+    """Windows that overlap skips, or that somebody gives up. on_failure's task hears of a skip, and of no order."""
+    stage.load(**ALL, overlap="allow" if what == "abandon" else what)
+    stage.claim_nth(1)
+    stage.begin("A")
+    for number in (2, 3):
+        stage.claim_nth(number)
+        stage.abandon() if what == "abandon" else stage.begin("B")
+    assert stage.counts() == outcomes
+    found = {(number, alert.kind) for alert in take(stage) for number in (2, 3) if alert.window.start == nth(number)}
+    assert found == alerts, "all are far past their deadline"
+
+
 def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     """A claim that passes over some tells of each; while the entry is paused somebody orders it, and nobody is told."""
     stage.claim(start=nth(4), missed=[nth(1), nth(2), nth(3)], missed_count=3)
@@ -143,8 +167,9 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
     alerts = take(stage)
     assert [(alert.window.start, alert.ended.outcome) for alert in alerts] == [(nth(n), "missed") for n in (1, 2, 3)]
     stage.store.set_paused(ENTRY, paused=True)
-    stage.claim(start=nth(6), since=nth(4), mode="pass", missed=[nth(5), nth(6)], missed_count=2)
+    stage.claim(start=nth(6), since=nth(4), mode="cancel", missed=[nth(5), nth(6)], missed_count=2)
     assert take(stage) == []
+    assert stage.counts() == {"missed": 3, "cancelled": 2}
 
 
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
@@ -170,6 +195,17 @@ def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     stage.claim_nth(7)
     stage.execute("A", "failed")
     assert not stage.store.account(ENTRY).paused, "resumed: the row begins anew"
+
+
+def test_a_body_that_returned_pauses_nothing(stage: Stage) -> None:
+    """What fails after it, a result that can't be stored for example, is told, and is no failure in a row."""
+    for number in (1, 2, 3):
+        stage.claim_nth(number)
+        stage.begin("A")
+        stage.store.finish(Ending(stage.window, "A", stage.fences["A"], "failed", failure="why", returned=True))
+    assert stage.counts() == {"failed": 3}
+    assert not stage.store.account(ENTRY).paused
+    assert {alert.kind for alert in take(stage)} >= {"ended"}
 
 
 def test_nothing_counts_while_it_is_paused(stage: Stage) -> None:

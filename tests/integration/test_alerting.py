@@ -109,7 +109,7 @@ def test_a_probe_without_a_deadline(system: System) -> None:
         ("fails", "failed", "ValueError: this task fails"),
         ("expires", "expired", "its message expired before a worker took it"),
         ("skips", "skipped", "another window of its entry was still running, or waited instead"),
-        ("dies", "abandoned", "too many of its executions died, or somebody gave it up"),
+        ("dies", "abandoned", "too many of its executions died"),
         ("dies once", "dropped", "its execution died, and it isn't to be recovered"),
         ("is revoked", "revoked", "its task was revoked"),
     ],

@@ -288,7 +288,7 @@ def test_a_thousand_wait(make: Any) -> None:
     tick.store.begin(ordered, "B", 30.0)
     assert abandon_many(tick.store, [(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
     assert tick.begin(last) == Waits(tick.start(last - 1)), "there is room again"
-    assert tick.counts == {"skipped": 1, "done": 1, "abandoned": 2}
+    assert tick.counts == {"skipped": 1, "done": 1, "cancelled": 2}
 
 
 def test_a_retry_keeps_the_turn(make: Any) -> None:

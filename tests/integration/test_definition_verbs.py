@@ -353,7 +353,7 @@ def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
     earlier = [now - timedelta(seconds=seconds) for seconds in (90, 60, 30)]
     stage.set(counts_from=earlier[0])
     assert stage.known.since == earlier[0]
-    assert stage.load_it() == r.Loaded(earlier[0], ANY, "new", False, earlier[0])
+    assert stage.load_it() == r.Loaded(earlier[0], ANY, "new", "", earlier[0])
     assert isinstance(stage.claim_it(earlier[1]), r.Claimed)
     assert stage.set(counts_from=earlier[0]).same, "its cursor is further on"
     assert stage.set("two", counts_from=earlier[0]).version == 2

@@ -20,6 +20,7 @@ from servers import RedisServer
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.store import Busy, Store, store_of
 from celery_once_beat.store.roundtrip import RoundTrip
 from celery_once_beat.worker import leases as leases_module
@@ -116,6 +117,9 @@ def test_what_is_raised_behind_the_body(
         except SystemExit:
             assert state is None
     assert worker.account.counts == outcome
+    seen = Lookup(store_of(worker.app)).entry(WINDOW.entry, 1).last
+    words = f"the body returned; Celery couldn't finish the task: {type(raised).__name__}"
+    assert seen is None if not outcome else seen.failure.startswith(words)
     assert [args["exception"] for name, args in sent if name == "window_failed"] == ([raised] if outcome else [])
     assert not leases(worker)._held
 

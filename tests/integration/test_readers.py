@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import filled
 import pytest
+import redis
+from celery import Celery
 from processes import Proc, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
 from system import System
 
+from celery_once_beat.beat.schedule import load_schedule
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Loaded, LoadRequest, Store
+from celery_once_beat.status import make_report, take_snapshot
+from celery_once_beat.store import BeatReport, Loaded, LoadRequest, Store
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}
@@ -118,4 +126,58 @@ def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., Re
     for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
         request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
         assert all(isinstance(reply, Loaded) for reply in store.load_many([request]))
+    store.close()
+
+
+def test_while_a_beat_loads_the_others_are_believed(redis_url: str) -> None:
+    """An entry that has left the schedule isn't shown as unclaimed; nor is one that the beat is yet to load."""
+    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    store = Store(settings)
+    app.conf.beat_schedule = {"kept": {"task": "proj.work", "schedule": 60.0}}
+    schedule = load_schedule(app, settings)
+    (kept,) = schedule.entries
+    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    long_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+
+    def load(name: str, beat: str) -> None:
+        defined = schedule.entries.summary(kept)
+        request = LoadRequest(name, beat, kept.fingerprint, 3600.0, limits, known=long_ago, defined=defined)
+        assert all(isinstance(reply, Loaded) for reply in store.load_many([request]))
+
+    load("gone", "host:0:dead")
+    load("kept", "host:1:ready")
+
+    def shown(**unloaded: int) -> dict[str, tuple[str, ...]]:
+        for beat, number in unloaded.items():
+            report = BeatReport(0.0, 0.0, 1, 0, "0.1.0", unloaded=number)
+            store.overdue(f"host:{beat}", datetime.now(timezone.utc), 0, report=report)
+        entries = make_report(take_snapshot(Lookup(store), schedule), schedule).entries
+        return {entry.entry: entry.reasons for entry in entries}
+
+    assert shown(**{"2:loads": 1}).get("gone") in (None, ()), "no beat has said what it has"
+    assert shown(**{"1:ready": 0, "2:loads": 1}) == {"kept": ("unclaimed",)}
+    report = BeatReport(0.0, 0.0, 1, 0, "0.1.0", left_out={"typo": "unknown key 'grce'"})
+    store.overdue("host:3:newer", datetime.now(timezone.utc), 0, report=report)
+    assert shown(**{"2:loads": 0})["typo"] == ("left out",), "also where this process's code has no such entry"
+    store.close()
+
+
+def test_a_one_off_that_failed_is_seen(redis_url: str) -> None:
+    """It is disabled with its outcome, and needs attention all the same; a row that somebody disabled doesn't."""
+    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    app.conf.beat_schedule = {"once": {"task": "proj.work", "schedule": 60.0}}
+    schedule = load_schedule(app, settings)
+    store = Store(settings)
+    filled.fill(store, schedule, 1, timedelta(minutes=3), ["failed"])
+    app.conf.beat_schedule = {}
+    disabled = replace(load_schedule(app, settings), disabled=frozenset({"once"}))
+
+    def reasons() -> tuple[str, ...]:
+        (entry,) = make_report(take_snapshot(Lookup(store), disabled), disabled).entries
+        return (entry.kind, *entry.reasons)
+
+    assert reasons() == ("disabled",)
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(store.entry_key("once"), "spent", "as spent.lua has it")
+    assert reasons() == ("disabled", "failed")
     store.close()

@@ -434,7 +434,7 @@ class Episode:
 
         for line in self.world.history:
             if line["what"] == "told" and line["kind"] == "ended":
-                line["outcome"] = self._outcome_of(line["entry"], line["start"], line["outcome"])
+                line["outcome"] = _OUTCOMES.get(line["outcome"], line["outcome"])
         reader.start("reader", read)
         self.kernel.run(self.kernel.now + 10 * SECOND)
 
@@ -451,7 +451,7 @@ class Episode:
             if past is not None and past.missed:
                 missed.append((start, past.missed, start_of(past.closed)))
                 continue
-            outcome = None if past is None else self._outcome_of(name, start, past.outcome)
+            outcome = None if past is None else _OUTCOMES.get(past.outcome, past.outcome)
             outcomes[start] = outcome
             lines.append((start, outcome, self.world.at if past is None else start_of(past.closed)))
         for newest, number, at in missed:
@@ -483,11 +483,6 @@ class Episode:
         ):
             self.world.write("counted", entry=name, outcomes=dict(sorted(counts.items())))
 
-    def _outcome_of(self, name: str, start: float, outcome: str) -> str:
-        """An outcome as the judge knows it."""
-        given_up = outcome == "abandoned" and (name, start) in self.world.given_up
-        return "revoked" if given_up else _OUTCOMES.get(outcome, outcome)
-
     def _before(self, name: str, newest: float, at: float) -> Iterator[float]:
         """The windows of an entry from the newest back, each by the definition that was in force then."""
         settings, *rest = self.world.history
@@ -515,4 +510,4 @@ class Episode:
 
 
 #: What ends a window because of a limit is a failure to the judge; a person's giving up is a revoke.
-_OUTCOMES = {"abandoned": "failed", "dropped": "failed"}
+_OUTCOMES = {"abandoned": "failed", "dropped": "failed", "cancelled": "revoked"}

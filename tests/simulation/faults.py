@@ -627,8 +627,6 @@ class Faults:
             seconds = (start - datetime.fromtimestamp(EPOCH, timezone.utc)) / timedelta(seconds=1)
             self.world.write("asked" if again else "revoked", entry=name, start=seconds)
             self.world.ordered.add((name, seconds))
-            if not again:
-                self.world.given_up.add((name, seconds))
         if starts and again:
             Orders(store).run(name, starts)
         elif starts:

@@ -723,13 +723,14 @@ class Judge:
         told = set(window.told or ())
         if all(given.get("on_failure") for given in options):
             self._ask("told")
-            right = set() if window.outcome == "done" else {("ended", window.outcome)}
+            # Here revoked is what somebody gave up, of which nobody is told.
+            right = set() if window.outcome in ("done", "revoked") else {("ended", window.outcome)}
             if {each for each in told if each[0] == "ended"} != right:
                 self._violated("told", entry, window.start, outcome=window.outcome, told=sorted(map(str, told)))
         deadlines = {given.get("deadline") for given in options}
         deadline = deadlines.pop() if len(deadlines) == 1 else None
-        if deadline is None or window.outcome == "missed":
-            return
+        if deadline is None or window.outcome in ("missed", "skipped", "revoked"):
+            return  # what the user ordered is never late
         self._ask("told-late")
         late = self.clock.due(window.start + deadline)
         done = window.recorded if window.outcome == "done" else inf

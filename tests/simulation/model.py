@@ -428,7 +428,7 @@ class Model:
             return ("finished",) if kind == "done" and w.by == a.owner else ("unchanged",)
         if kind == "run" and not a.running:
             return ("busy", "running")
-        self._close(e, w, a, "abandoned", a.owner)
+        self._close(e, w, a, "cancelled", a.owner)
         return ("finished",)
 
     # -- workers ----------------------------------------------------------------------------------------------

@@ -70,8 +70,6 @@ class World:
         self._retries: dict[tuple[str, float], int] = {}
         #: Windows that people ordered, or gave up.
         self.ordered: set[tuple[str, float]] = set()
-        #: Of these, the ones that people gave up.
-        self.given_up: set[tuple[str, float]] = set()
         #: When the store lost writes that somebody had acted on; before that: never.
         self.forgot_at = -1.0
         #: The window whose body begins.

@@ -52,8 +52,8 @@ def same(found: Any, expected: Any) -> None:
     ("read", "reply", "expected"),
     [
         (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
-        (codec.read_load, ["loaded", A, "12", "new", 1, A], m.Loaded(AT, 12, "new", True, AT)),
-        (codec.read_load, ["loaded", B, "12", "same", 0, A], m.Loaded(AT + HOUR, 12, "same", False, AT)),
+        (codec.read_load, ["loaded", A, "12", "new", "{}", A], m.Loaded(AT, 12, "new", "{}", AT)),
+        (codec.read_load, ["loaded", B, "12", "same", "", A], m.Loaded(AT + HOUR, 12, "same", "", AT)),
         (SET.read, ["done", "3", A, "1"], Changed(3, AT, True, False)),
         (SET.read, ["done", "3", A], Changed(3, AT, False, False)),
         (SET.read, ["same", "3", A, "0"], Changed(3, AT, False, True)),
@@ -241,6 +241,10 @@ def test_what_is_no_alert(said: dict[str, str]) -> None:
          Past(AT, "missed", AT, None, AT, 0, 5, "host:1", "", False)),
         (f"2026-01-01T01:00:00 missed {MS} 0 0 0 host:1 -",
          Past(AT, "missed", AT, None, AT, 0, 1, "host:1", "", False)),
+        (f"2026-01-01T01:00:00 cancelled {MS} 0 0 5 host:order-1 -",
+         Past(AT, "cancelled", AT, None, AT, 0, 5, "host:order-1", "", False)),
+        (f"2026-01-01T01:00:00 cancelled {MS} 0 0 0 host:1 -",
+         Past(AT, "cancelled", AT, None, AT, 0, 0, "host:1", "", False)),
     ],
 )  # fmt: skip
 def test_a_record_of_a_history(record: str, expected: Past) -> None:
@@ -385,6 +389,8 @@ ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
         ({"paused": "1"}, {"paused": True}),
         ({"paused": "1", "paused_words": '{"by": "ann", "note": "why"}'},
          {"paused": True, "paused_by": "ann", "paused_for": "why"}),
+        ({"paused": "1", "paused_words": f'{{"at": {MS}}}'}, {"paused": True, "paused_at": AT}),
+        ({"paused": "1", "paused_words": '{"at": "soon"}'}, {"paused": True}),
         ({"paused": "0", "paused_words": '{"by": "ann"}'}, {}),
         ({"fence": MS}, {"last_begun": AT}),
         ({"refused": "3"}, {"refused": 3}),

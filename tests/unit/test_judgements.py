@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from celery_once_beat.lookup import Past
-from celery_once_beat.status import judgements, paused_words
+from celery_once_beat.status import WorkerStatus, judgements, paused_words
 from celery_once_beat.status.judgements import (
     JUDGEMENTS,
     LEAST_HUNG,
@@ -35,13 +35,23 @@ def past(outcome: str = "done", took: float | None = 1.0) -> Past:
     return Past(T0, outcome, T0, begun, T0 + timedelta(seconds=took or 0), 1, 0, "b", "w")
 
 
-def test_every_reason_is_documented() -> None:
-    """docs/troubleshooting.md has each reason with its meaning, in their order, and no other."""
-    page = (DOCS / "troubleshooting.md").read_text()
-    table = page[page.index("<!-- judgements -->") : page.index("<!-- /judgements -->")]
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ?([^|]*) ?\|$", table, re.MULTILINE)[2:]
-    assert [row[:2] for row in rows] == [(each.name, each.meaning) for each in JUDGEMENTS]
-    assert ["doctor" in row[2] for row in rows] == [each.setup for each in JUDGEMENTS]
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+
+
+def test_every_reason_and_alert_has_its_heading() -> None:
+    """In docs/runbook.md, which begins a reason's with its meaning; each alert links to one, and no other is there."""
+    page = (DOCS / "runbook.md").read_text()
+    told = {name: " ".join(text.split()) for name, text in re.findall(r"^### (.+)\n\n((?:.+\n)+)", page, re.MULTILINE)}
+    for each in JUDGEMENTS:
+        meaning = each.meaning[0].upper() + each.meaning[1:]
+        assert told[each.name].startswith(f"{meaning}. "), each.name
+        assert told[each.name] != f"{meaning}. ", "what to do"
+    linked = {rule["annotations"]["runbook_url"] for rule in rules()}
+    anchors = {name: "runbook.md#" + name.replace(" ", "-") for name in told}
+    assert linked <= {*anchors.values()}
+    assert {name for name in told if anchors[name] not in linked} <= {each.name for each in JUDGEMENTS}
+    assert len(page.split()) <= 1500
 
 
 def test_all_reasons_are_listed() -> None:
@@ -87,6 +97,14 @@ def test_a_worker_is_silent_if_a_renewal_is_late(heard: float, silent: bool) -> 
     assert is_silent(timedelta(seconds=heard), 30.0) == silent
 
 
+@pytest.mark.parametrize(
+    ("heard", "running", "lives"), [(5.0, 0, True), (31.0, 1, False), (None, 1, True), (None, 0, False)]
+)
+def test_a_worker_that_isnt_heard_of_is_none(heard: float | None, running: int, lives: bool) -> None:
+    """Also where it has a window: it is frozen, or dead. One that never says that it lives runs one."""
+    assert WorkerStatus("celery@a", heard, running).lives == lives
+
+
 def test_skipped_ones_are_counted_from_the_newest() -> None:
     """Up to the first that wasn't skipped."""
     records = [past("skipped", None)] * 3 + [past()] + [past("skipped", None)]
@@ -99,10 +117,7 @@ def test_skipped_ones_are_counted_from_the_newest() -> None:
 )
 def test_alerts_come_within_two_minutes(name: str) -> None:
     """A minute until it is judged, the rule's own wait, and what Prometheus takes to see it."""
-    rules: list[dict[str, Any]] = [
-        rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text())["groups"] for rule in group["rules"]
-    ]
-    (rule,) = (rule for rule in rules if rule["alert"] == name)
+    (rule,) = (rule for rule in rules() if rule["alert"] == name)
     amount, unit = re.fullmatch(r"(\d+)([sm])", rule["for"]).groups()
     waits = int(amount) * {"s": 1, "m": 60}[unit]
     judged = 0 if name == "OnceOverdue" else max(LEAST_HUNG, STUCK_AFTER).total_seconds()
@@ -110,15 +125,16 @@ def test_alerts_come_within_two_minutes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("paused", "by", "note", "said"),
+    ("paused", "by", "note", "days", "said"),
     [
-        (True, "anna", "the mail server moves", "paused by anna: the mail server moves"),
-        (True, "", "the mail server moves", "paused: the mail server moves"),
-        (True, "anna", "", "paused by anna"),
-        (False, "", "", ""),
+        (True, "anna", "the mail server moves", 3, "paused 3 d 0 h ago by anna: the mail server moves"),
+        (True, "", "the mail server moves", None, "paused: the mail server moves"),
+        (True, "anna", "", -1, "paused 0.0 s ago by anna"),
+        (False, "", "", None, ""),
     ],
 )
-def test_a_pause_says_who_and_why(paused: bool, by: str, note: str, said: str) -> None:
-    """As far as that is known; a note isn't taken for a name."""
-    account = EntryAccount(T0, T0, T0, None, paused, None, 0, {}, {}, paused_by=by, paused_for=note)
-    assert paused_words(account) == said
+def test_a_pause_says_since_when_who_and_why(paused: bool, by: str, note: str, days: int | None, said: str) -> None:
+    """As far as that is known; a note isn't taken for a name, nor the time of a server whose clock went back."""
+    at = None if days is None else T0 - timedelta(days=days)
+    account = EntryAccount(T0, T0, T0, None, paused, None, 0, {}, {}, paused_by=by, paused_for=note, paused_at=at)
+    assert paused_words(account, T0) == said

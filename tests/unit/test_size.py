@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 18_844,
-    "Lua": 1_780,
+    "Python": 19_228,
+    "Lua": 1_797,
     "the largest module": 429,
-    "tests": 45_671,
-    "words of README": 895,
-    "words of docs": 23_975,
+    "tests": 46_059,
+    "words of README": 900,
+    "words of docs": 24_248,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -33,7 +33,7 @@ from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Overdue, Published
 from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 
-from .reasons import end_words, how_ended, why_late
+from .reasons import BY_FAILURES, end_words, how_ended, why_late
 from .store import Alert, alerted, drop_alert, take_alerts
 
 logger = guarded(get_logger(__name__))
@@ -155,7 +155,7 @@ class Part(BeatPart):
         signals.window_late.send(sender=self._beat, window=window, state=state, why=why)
 
     def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
-        by, note = "pause_after_failures", alert.note
+        by, note = BY_FAILURES, alert.note
         log_once = partial(self._log_once, extra=about("window_unreadable", window, owner=self._beat.beat_id))
         if entry.stored:  # its definition is paused too, unless somebody has resumed it since
             words = json.dumps({"by": by, "note": note})

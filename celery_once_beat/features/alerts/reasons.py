@@ -13,6 +13,9 @@ from celery_once_beat.wording import printable, short, shown
 
 from .store import Ended
 
+#: Who pauses an entry whose windows fail.
+BY_FAILURES = "pause_after_failures"
+
 
 def why_late(window: WindowSeen | None, account: EntryAccount | None) -> tuple[str, str]:
     """Return the state of a window that isn't done, and why: a name of ``outcomes.STATES``, and a text on one line."""

@@ -18,11 +18,11 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.rules import latest_start
 from celery_once_beat.schedules import check_words
-from celery_once_beat.store import Busy, Claimed, ClaimRequest, Finished, Store, Unknown, raised
+from celery_once_beat.store import Busy, Claimed, ClaimRequest, Confirmed, Finished, Store, Unknown, raised
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 
-from .store import Open, Order, abandon_many, backfill_many, write_orders
+from .store import Open, Order, abandon_many, backfill_many, republish_many, write_orders
 
 logger = guarded(get_logger(__name__))
 
@@ -155,6 +155,12 @@ class Orders:
             [start for start, reply in replies if isinstance(reply, Busy)],
         )
 
+    def republish(self, name: str, starts: Sequence[datetime], by: OrderedBy) -> list[datetime]:
+        """Have beats publish windows again whose message is out and lost; returns the starts of those."""
+        self.note("republish", name, by, starts)
+        replies = self._each(name, starts, partial(republish_many, self._store))
+        return [start for start, reply in replies if isinstance(reply, Confirmed)]
+
     def _each(self, name: str, starts: Sequence[datetime], give: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Give orders for windows, by many at a time; returns each start with its reply, raises the first error."""
         found: list[Any] = []
@@ -172,7 +178,7 @@ class Orders:
     def resume(self, name: str, by: OrderedBy, miss: BeatEntry | None = None) -> int:
         """Claim windows again; those of the pause are caught up on as after an outage.
 
-        With ``miss``, the entry, they are recorded as missed instead; returns how many.
+        With ``miss``, the entry, they are recorded as cancelled instead; returns how many.
         """
         words = self.note("resume", name, by, about="" if miss is None else "from now on")
         missed = 0 if miss is None else self._miss(miss)
@@ -184,7 +190,7 @@ class Orders:
             raise _not_loaded(name)
 
     def _miss(self, entry: BeatEntry) -> int:
-        """Count the windows up to now as missed; returns how many, without those that ran all the same, by order."""
+        """Count the windows up to now as cancelled; returns how many, without those that ran all the same, by order."""
         account, now = self._store.account(entry.name), self._store.snapshot().now
         if account is None:
             raise _not_loaded(entry.name)
@@ -197,7 +203,7 @@ class Orders:
             WindowKey(entry.name, starts[-1]),
             account.cursor,
             entry.fingerprint,
-            mode="pass",
+            mode="cancel",
             missed=starts[-_MOST_LISTED:],
             missed_count=len(starts),
         )

@@ -13,6 +13,7 @@ from celery_once_beat.store import (
     Busy,
     Claimed,
     Confirmed,
+    ConfirmReply,
     Finished,
     Store,
     StoredDefinition,
@@ -20,8 +21,17 @@ from celery_once_beat.store import (
     Unknown,
     raised,
 )
-from celery_once_beat.store.codec import EPOCH, LONGEST_WORDS, as_pairs, instant, instant_or_none, read_word, whole
-from celery_once_beat.store.scripts import ENDING, OF_WINDOW, Request, Verb
+from celery_once_beat.store.codec import (
+    EPOCH,
+    LONGEST_WORDS,
+    as_pairs,
+    instant,
+    instant_or_none,
+    read_confirm,
+    read_word,
+    whole,
+)
+from celery_once_beat.store.scripts import ENDING, OF_WINDOW, WINDOW, Request, Verb
 from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import shown
 
@@ -30,7 +40,7 @@ from celery_once_beat.wording import shown
 class Order:
     """What somebody ordered, for people."""
 
-    #: ``run``, ``backfill``, ``pause``, ``resume``, ``abandon`` or ``edit``.
+    #: ``run``, ``backfill``, ``republish``, ``pause``, ``resume``, ``abandon`` or ``edit``.
     what: str
     entry: str
     by: str
@@ -75,6 +85,7 @@ BACKFILL = Verb(
     "backfill", f"{OF_WINDOW} claim", f"{ENDING} beat overdue_in:span", _read_backfill, waits=True, feature="orders"
 )
 ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", _read_abandon, waits=True, feature="orders")
+REPUBLISH = Verb("republish", "entry open", WINDOW, read_confirm, feature="orders")
 NOTE = Verb("note", "orders", "request words", read_word, feature="orders")
 
 
@@ -90,10 +101,15 @@ def backfill_many(
     )
 
 
+def republish_many(store: Store, orders: Iterable[tuple[WindowKey, str]]) -> list[ConfirmReply | OnceError]:
+    """Let windows be overdue whose message is out and lost. Returns Confirmed for each of those."""
+    return store.trip.run([store.of_window(REPUBLISH, window) for window, _ in orders])
+
+
 def abandon_many(
     store: Store, orders: Iterable[tuple[WindowKey, str]], *, running: bool = False
 ) -> list[Finished | Busy | Unchanged | OnceError]:
-    """Give open windows up, each by order of a name that is used for this order alone: they end as abandoned.
+    """Give open windows up, each by order of a name that is used for this order alone: they end as cancelled.
 
     Returns for each :class:`Busy` where it runs and ``running`` isn't given, and :class:`Unchanged` where it owes no
     outcome. An execution that still runs isn't stopped; its end isn't recorded.

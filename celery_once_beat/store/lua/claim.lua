@@ -1,10 +1,10 @@
 -- claim: a beat takes the right to publish a window. A compare-and-set on the entry's cursor; the windows that it passes
 -- over are accounted for in the same step. Sent again by the same beat, it answers as it did, with missed 0.
 --
--- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or 'pass' (the window itself is
--- missed, also while the entry is paused).
+-- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or the window itself is passed over,
+-- also while the entry is paused: 'pass' (it is missed), or 'cancel' (somebody orders that: it is cancelled).
 --
--- returns {'claimed', revision, expires, missed}   publish it, unless MODE is 'pass'. revision: 0 if there is nothing to confirm.
+-- returns {'claimed', revision, expires, missed}   publish it, unless it is passed over. revision: 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded'} (another definition is in force: load again)   {'unknown'} (no such hash: load again)
@@ -17,7 +17,8 @@ if not entry.cursor then
   return {'unknown'}
 end
 touch_entry()
-if entry.paused == '1' and MODE ~= 'pass' then
+local passes = MODE == 'pass' or MODE == 'cancel'
+if entry.paused == '1' and not passes then
   return {'paused'}
 end
 if entry.fingerprint ~= FINGERPRINT then
@@ -94,20 +95,21 @@ for start in string.gmatch(MISSED, '%S+') do
     passed_over[#passed_over + 1] = start
   end
 end
-local itself = MODE ~= 'pass' and look_at(RUN, START)
+local itself = not passes and look_at(RUN, START)
 if HISTORY_SIZE > 0 then
   redis.call('LLEN', HISTORY) -- validate now: if the outcome couldn't be remembered, the window would restart for ever
 end
+local outcome = MODE == 'cancel' and 'cancelled' or 'missed'
 if missed > 0 then
-  look_at_count('c:missed')
+  look_at_count('c:' .. outcome)
 end
 if MODE == 'untracked' then
   look_at_count('c:untracked')
 end
 if missed > 0 then
   make_room()
-  remember(newest_missed, 'missed', int(NOW), 0, 0, missed, BEAT, '-')
-  redis.call('HINCRBY', ENTRY, 'c:missed', missed)
+  remember(newest_missed, outcome, int(NOW), 0, 0, missed, BEAT, '-')
+  redis.call('HINCRBY', ENTRY, 'c:' .. outcome, missed)
 end
 for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- of a paused entry nobody is alerted
   on_close(start, nil, 'missed')
@@ -130,7 +132,7 @@ if MODE == 'run' and not itself then
   return {'claimed', window.revision, window.expires, missed}
 end
 redis.call('HSET', ENTRY, 'cursor', START)
-if MODE == 'pass' then
+if passes then
   return {'claimed', 0, '0', missed}
 end
 if MODE == 'untracked' and not (itself and itself.open) then

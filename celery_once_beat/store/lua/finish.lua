@@ -4,7 +4,7 @@
 -- AGAIN: the task's retry_failed_after (0: none), over which the entry's takes precedence. So much later the window runs
 -- again, up to max_attempts executions. nil: nothing runs it again.
 --
--- FAILURE: the failure's text for people, '' for none.
+-- FAILURE: the failure's text for people, '' for none. RETURNED: the body had returned, and what follows it failed.
 --
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
@@ -64,7 +64,7 @@ if again > 0 and window.attempts < most_attempts() then
   on_release()
   return {'again', int(again)}
 end
-window.failure = FAILURE
+window.failure, window.returned = FAILURE, RETURNED
 close_window(window, OUTCOME, OWNER, NOW - window.fence)
 remember_failure()
 return 'finished'

@@ -19,17 +19,17 @@
 -- ROW is the database's row that the entry is made of, '' for none, and ROW_AT when that was edited last. Another row by the
 -- same name is another entry: it counts from COUNTS_FROM or its edit, once no other living beat may have the one before, and
 -- the pause of that one has ended. A row that comes from another name brings its pause along: PAUSE is '-' where it isn't
--- paused, else the words; '' where it comes from nowhere.
+-- paused, else the words; '' where it comes from nowhere. If the store has lost the entry, PAUSE is what this beat knew.
 --
 -- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED describes the entry, display only, '' for nothing;
 -- see entries.lua.
 --
--- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', paused 1 or 0, since}
+-- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', pause, since}   pause: its words; '': not paused
 --         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
 --                                 time, or another living beat may have another row by this name
 
--- include: entries, entry, loaders, rows
+-- include: entries, entry, loaders, pauses, rows
 -- hooks: before_load, on_load
 
 local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row', 'paused_words')
@@ -109,7 +109,7 @@ else
     forget_counts()
   end
 end
-if comes and (other_row or PAUSE ~= '') then -- else somebody may have changed it since
+if other_row or (comes or news == 'new') and PAUSE ~= '' then -- else somebody may have changed it since
   paused = PAUSE ~= '' and PAUSE ~= '-'
   write_paused(ENTRY, paused, PAUSE)
 end
@@ -135,4 +135,5 @@ if stored and paused then
   redis.call('HSET', ENTRY, 'paused', '1')
 end
 on_load()
-return {'loaded', cursor, int(loaded_at), news, paused and 1 or 0, since or cursor}
+local pause = paused and (redis.call('HGET', ENTRY, 'paused_words') or '{}') or ''
+return {'loaded', cursor, int(loaded_at), news, pause, since or cursor}

@@ -38,7 +38,7 @@ from .page import Line
 
 _COOKIE = "once_board_csrf"
 #: What can be ordered of an entry: a method each.
-_ORDERS = ("run", "backfill", "pause", "resume", "abandon", "edit")
+_ORDERS = ("run", "backfill", "republish", "pause", "resume", "abandon", "edit")
 #: Most bytes of a form; the longest definition fits.
 _MOST_FORM = 256 * 1024
 #: Most entries that a search names.
@@ -191,6 +191,11 @@ class Actions:
             "until": until,
             "again": again,
         }
+
+    def _republish(self, line: Line, by: OrderedBy, _: Fields) -> Done:
+        starts = [window.start for window in self._desk.facts(line.entry)["open"]]
+        again = self._desk.orders.republish(line.entry, starts, by)
+        return f"{len(again)} windows are published again. If their messages weren't lost, workers refuse the copies."
 
     def _pause(self, line: Line, by: OrderedBy, _: Fields) -> Done:
         self._desk.orders.pause(line.entry, by)

@@ -41,16 +41,16 @@ class Desk:
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return what somebody has to know of an entry before they order something; it may have left the schedule."""
-        seen = self._lookup.entry(name, 1)
+        seen, now = self._lookup.entry(name, 1), self._store.snapshot().now
         facts: dict[str, Any] = {
             **dict.fromkeys(("newest", "why_not", "changes", "definition")),
-            "paused": "" if seen.account is None else paused_words(seen.account),
+            "paused": "" if seen.account is None else paused_words(seen.account, now),
             # Windows that owe their outcome, and orders; newest first.
             "open": [window for window in each_window(seen) if window.open is not None],
             "log": [record for record in self.log() if record.order.entry == name],
         }
         try:
-            facts["newest"] = newest_start(self._entry(name), self._store.snapshot().now)
+            facts["newest"] = newest_start(self._entry(name), now)
         except OnceError as exc:
             facts["why_not"] = str(exc)
         # Set at run time: it can be edited.

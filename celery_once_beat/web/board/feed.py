@@ -29,6 +29,8 @@ logger = guarded(logging.getLogger(__name__))
 _SHARE = 0.2
 #: Seconds between two checks whether the server is stopping.
 _NAP = 0.5
+#: Ends what keeps the page from being of this moment.
+_OLDER = "What is shown is older."
 
 
 class Feed:
@@ -92,13 +94,14 @@ class Feed:
             page = make_page(sight, self._zone, old)
         except OnceError as exc:
             self.report = None
-            return replace(old, trouble=f"Redis can't be read: {words.plain(str(exc).removeprefix('Redis: '))}"), 0.0
+            why = words.plain(str(exc).removeprefix("Redis: "))
+            return replace(old, trouble=f"Redis can't be read: {why}. {_OLDER}"), 0.0
         except Exception:
             self.report = None
             if not self._broken:
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
             self._broken = True
-            return replace(old, trouble="The board failed, its log says why"), 0.0
+            return replace(old, trouble=f"The board failed, its log says why. {_OLDER}"), 0.0
         self._broken = False
         self.report = sight.report
         return page, time.thread_time() - began

@@ -30,6 +30,8 @@ class Line:
     status: EntryStatus
     #: Its newest windows, newest first.
     windows: Sequence[WindowSeen]
+    #: Of all times that are shown.
+    zone: tzinfo
 
     @property
     def entry(self) -> str:
@@ -39,7 +41,7 @@ class Line:
     @property
     def attention(self) -> tuple[str, ...]:
         """What somebody should look at."""
-        return tuple(words.plain(text) for text in self.status.attention)
+        return tuple(words.plain(words.in_zone(text, self.zone)) for text in self.status.attention)
 
     @property
     def is_whole(self) -> bool:
@@ -81,7 +83,7 @@ class Page:
     now: datetime | None = None
     #: The same in the app's time zone, as text; '' before the first look.
     as_of: str = ""
-    #: What keeps the page from being of this moment.
+    #: What keeps the page from being of this moment, or concerns all entries.
     trouble: str = ""
     #: By what the board's own code differs from what the beats run.
     code: str = ""
@@ -99,7 +101,7 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     old = {line.status.entry: line for line in before.lines.values()}
     lines: dict[str, Line] = {}
     for entry in report.entries:
-        line = _line(entry, sight.windows.get(entry.entry, ()), old.get(entry.entry))
+        line = _line(entry, sight.windows.get(entry.entry, ()), old.get(entry.entry), zone)
         lines.setdefault(line.id, line)  # one that is left out may have overdue windows: the more urgent counts
     worries = sum(bool(line.status.attention) for line in lines.values())
     return Page(
@@ -110,16 +112,17 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
         worries,
         report.now,
         f"{words.clock(report.now, zone)} {zone}",
+        trouble=words.plain(words.in_zone("; ".join(each.words for each in report.troubles), zone), _MOST_CODE),
         code=words.plain(report.code, _MOST_CODE),
     )
 
 
-def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None) -> Line:
+def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None, zone: tzinfo) -> Line:
     if old is None:
-        return Line(_line_id(entry.entry), words.plain(entry.entry), entry, windows)
+        return Line(_line_id(entry.entry), words.plain(entry.entry), entry, windows, zone)
     if (old.status is entry or old.status == entry) and old.windows is windows:
         return old
-    return Line(old.id, old.name, entry, windows)
+    return Line(old.id, old.name, entry, windows, zone)
 
 
 def _line_id(entry: str) -> str:

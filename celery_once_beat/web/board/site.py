@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import View, WindowStatus
-from celery_once_beat.windows import format_instant, parse_instant, task_id
+from celery_once_beat.windows import format_instant, parse_instant
 
 from . import words
 from .actions import Actions
@@ -112,10 +112,9 @@ class _Site:
         at = line.position(request.path_params["start"]) if line else None
         if line is None or at is None:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
-        window = WindowStatus.of(line.windows[at])
-        of_task = task_id(self._settings.key_prefix, line.entry, window.start, window.ordered)
+        window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
         story = [*words.story_words(window, self._zone, page.moment)]
-        story += [("Task", line.shown_task or "-"), ("Task id", of_task)]
+        story += [("Task", line.shown_task or "-"), ("Task id", window.task_id)]
         return self._html(
             request,
             "window.html",
@@ -123,7 +122,9 @@ class _Site:
             line=line,
             window=window,
             story=story,
-            links=list(words.links_of(self._settings.board_links, window, line.entry, line.status.task, of_task)),
+            links=list(
+                words.links_of(self._settings.board_links, window, line.entry, line.status.task, window.task_id)
+            ),
             newer=line.windows[at - 1] if at else None,
             older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
             next=self._next(line, page),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from urllib.parse import quote
 
+from celery_once_beat import wording
 from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.settings import WORKER_TTL
@@ -41,6 +42,11 @@ def state_of(state: str) -> State:
 def clock(instant: datetime, zone: tzinfo) -> str:
     """The time of day of an instant, ``02:00:00``, in ``zone``."""
     return f"{_there(instant, zone):%H:%M:%S}"
+
+
+def in_zone(text: str, zone: tzinfo) -> str:
+    """A text whose instants, which are UTC, are in ``zone``."""
+    return wording.in_zone(text, lambda instant: day_and_time(instant, zone))
 
 
 def day_and_time(instant: datetime, zone: tzinfo, now: datetime | None = None) -> str:
@@ -101,8 +107,8 @@ def said(state: str) -> str:
 
 def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
     """Say when an entry starts next; '' where that isn't known."""
-    if entry.kind == "disabled":
-        return "disabled"
+    if entry.paused or entry.kind == "disabled":
+        return "paused" if entry.paused else "disabled"
     return day_and_time(entry.next, zone, now) if entry.next else ""
 
 

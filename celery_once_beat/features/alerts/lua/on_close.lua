@@ -1,12 +1,15 @@
 -- A window has its outcome: whoever asks for alerts of that gets one, and a streak of failures pauses the entry.
 
--- include: entry, events, window
+-- include: entry, events, pauses, window
 -- keys: failures
 -- fields: on_failure, streak
 -- numbers: deadline, pause_after_failures
 
 -- How many of a streak are named.
 local MOST_NAMED = 10
+
+-- What is done can't be late any more, nor what the user ordered to end so.
+local NOT_LATE = {done = true, cancelled = true, skipped = true}
 
 local function wants_ends()
   return (entry.on_failure or '-') ~= '-'
@@ -58,13 +61,14 @@ local function alerts_on_close(start, window, outcome)
   if not (entry.deadline or entry.pause_after_failures or wants_ends()) then
     return
   end
-  if outcome == 'done' then
-    redis.pcall('ZREM', LATE, MEMBER)
-    redis.pcall('HDEL', ENDS, MEMBER)
-  else
+  if NOT_LATE[outcome] then
+    redis.pcall('ZREM', LATE, member_of(start))
+    redis.pcall('HDEL', ENDS, member_of(start))
+  end
+  if outcome ~= 'done' and outcome ~= 'cancelled' then
     note_end(start, outcome, window and window.failure)
   end
-  local own = window and start == START and window.backfill == 0 and not window.given_up
+  local own = window and start == START and window.backfill == 0 and not window.returned
   if own and entry.pause_after_failures and entry.paused ~= '1' and (outcome == 'done' or FAILED_AS[outcome]) then
     count_failure(outcome)
   end

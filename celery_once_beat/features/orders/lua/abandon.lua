@@ -1,4 +1,4 @@
--- abandon: somebody gives a window up. Its outcome is abandoned, and it isn't published again. A message that is out for it
+-- abandon: somebody gives a window up. Its outcome is cancelled, and it isn't published again. A message that is out for it
 -- is refused; so is the end of an execution that goes on.
 --
 -- What runs is left alone, unless RUNNING: nothing here stops its execution, and the next window of an entry without overlap
@@ -23,7 +23,6 @@ if kind == 'run' and not RUNNING then
   return {'busy', 'running'}
 end
 local window = read_window()
-window.given_up = true
-close_window(window, 'abandoned', window.owner)
-mark_done(OWNER, 'abandoned', not passed()) -- the history says who ran it last, the marker who gave it up
+close_window(window, 'cancelled', window.owner)
+mark_done(OWNER, 'cancelled', not passed()) -- the history says who ran it last, the marker who gave it up
 return {'finished'}

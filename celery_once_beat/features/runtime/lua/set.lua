@@ -13,7 +13,7 @@
 --         {'same', version, time, paused}          it was as asked already; nothing changes, and nothing is remembered
 --         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
 
--- include: definition, entry
+-- include: definition, entry, pauses
 
 local before = read_definition()
 local made, made_at = made_before()

@@ -10,7 +10,7 @@
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
 --   untracked     beats that don't track its windows, and have reported that since their last load; see postpone.lua
---   paused        1; absent: not paused   paused_words: who paused it and why, JSON, for people
+--   paused        1; absent: not paused   paused_words: since when, who paused it and why, JSON, for people
 --   row           the key of the database's row that it is made of; '-': that has another name now; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
 --   max_attempts, recover (1 or 0), grace, retry_failed_after, overlap, deadline, pause_after_failures, on_failure
@@ -47,17 +47,6 @@ local function read_fields(...)
   end
   instant_field('cursor', fields[2])
   return fields
-end
-
--- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's; without
--- `words` those of an earlier pause stay.
-local function write_paused(key, paused, words)
-  redis.call('HDEL', key, 'paused')
-  if paused then
-    redis.call('HSET', key, 'paused', '1', unpack(words and {'paused_words', words} or {}))
-  else
-    redis.call('HDEL', key, 'paused_words', 'streak')
-  end
 end
 
 -- Whether the definition with this fingerprint was set at run time; else it is of a beat's own schedule.

@@ -296,7 +296,7 @@ function changePage(news) {
   write($("headline"), news.headline);
   write($("as-of"), news.as_of ? `As of ${news.as_of}` : "");
   write($("code"), news.code);
-  write($("trouble"), news.trouble ? `${news.trouble}. What is shown is older.` : "");
+  write($("trouble"), news.trouble);
   write($("found"), news.found);
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
   if (news.beats) list($("beats"), news.beats, element("li", "No beat lives: nothing is claimed.", "none"));

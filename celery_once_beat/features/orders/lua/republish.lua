@@ -1,0 +1,15 @@
+-- republish: somebody says that a window's message is lost: it is overdue now, so a beat publishes it again. If the message
+-- was there all the same, a worker refuses one of the two.
+--
+-- returns {'confirmed'}   so it is
+--         {'unchanged'}   its message isn't out: it runs, waits or has ended
+
+-- include: entry, window
+
+entry = read_entry()
+if not is_open() or read_window().taken ~= SENT then
+  return {'unchanged'}
+end
+touch_entry()
+set_deadline(NOW)
+return {'confirmed'}

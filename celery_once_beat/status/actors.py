@@ -1,0 +1,125 @@
+"""Beats, workers and queues, as the store knows them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+
+from celery_once_beat.lookup import BeatSeen
+from celery_once_beat.settings import WORKER_TTL
+from celery_once_beat.wording import number_of, printable, short, shown, some, span
+
+
+def in_seconds(duration: timedelta) -> float:
+    """Return a duration as a report has it."""
+    return round(duration.total_seconds(), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class BeatStatus:
+    """A beat that lives; what it hasn't said is None."""
+
+    beat: str
+    #: Seconds since the store heard of it.
+    heard: float
+    lag: float | None = None
+    offset: float | None = None
+    entries: int | None = None
+    untracked: int | None = None
+    version: str | None = None
+    #: How many of its entries it has yet to load.
+    unloaded: int | None = None
+    #: Of which app it is.
+    app: str | None = None
+    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
+    failing: str = ""
+    failing_for: float = 0.0
+    #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
+    broker: str = ""
+    broker_for: float = 0.0
+    #: How many entries that it had loaded the store had lost, when it did last; 0: none. And how many seconds ago.
+    lost: int = 0
+    lost_for: float = 0.0
+    #: Entries that it leaves out, each with why, not escaped; a few.
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, seen: BeatSeen) -> BeatStatus:
+        """Make it of what the store says."""
+        known = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
+        return cls(seen.name, round(seen.heard, 3), app=seen.app, **known)
+
+    @property
+    def says(self) -> dict[str, str | None]:
+        """What it says of itself, as text."""
+        return {
+            "lag": None if self.lag is None else span(self.lag),
+            "clock": None if self.offset is None else f"{self.offset:+.3f} s",
+            "entries": None if self.entries is None else str(self.entries),
+            "version": self.version,
+        }
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from claiming, and why, on one line; '' where nothing does."""
+        if self.failing:
+            return f"its ticks fail, for {span(self.failing_for)}: {printable(self.failing)}"
+        return self.broker and f"for {span(self.broker_for)} the broker {printable(self.broker)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker that knows windows."""
+
+    worker: str
+    #: Seconds since it said that it lives; None: it only runs one.
+    heard: float | None
+    #: How many windows it runs.
+    running: int
+    #: The queues that it consumes, or consumed when it was heard of last.
+    queues: tuple[str, ...] = ()
+
+    #: Entries whose windows hang there.
+    hung: tuple[str, ...] = ()
+
+    @property
+    def lives(self) -> bool:
+        """Whether it was heard of lately; one that never says so runs a window."""
+        return self.running > 0 if self.heard is None else self.heard < WORKER_TTL
+
+
+@dataclass(frozen=True, slots=True)
+class StuckQueue:
+    """A queue with windows that were published to it, and wait for too long."""
+
+    queue: str
+    #: How many wait.
+    stuck: int
+    #: Workers that know windows, live and consume it; how many windows they run; and entries whose windows hang there.
+    workers: tuple[str, ...] = ()
+    running: int = 0
+    hung: tuple[str, ...] = ()
+    #: A worker that consumed it and isn't heard of any more.
+    lost: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why its windows wait."""
+        name = f"the queue {shown(self.queue)}"
+        if not self.workers:
+            gone = f": {short(self.lost)} did, and isn't heard of any more" if self.lost else ""
+            return f"no worker consumes {name}{gone}"
+        busy = f"{name} has {number_of(len(self.workers), 'worker')}, busy with {number_of(self.running, 'window')}"
+        return busy + (f", of which {some([*map(shown, self.hung)], 1)} hangs" if self.hung else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What concerns all entries."""
+
+    #: The name of a judgement.
+    reason: str
+    words: str
+    #: Nothing is claimed while it lasts.
+    stops_all: bool = False

@@ -1,0 +1,20 @@
+-- An entry, or a definition that was set at run time, is paused or goes on.
+
+-- include: now, values
+
+-- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's; without
+-- `words` what was said of a pause stays. Words that don't say since when it is paused get that as `at`, server ms.
+local function write_paused(key, paused, words)
+  local since = string.match(redis.call('HGET', key, 'paused_words') or '', '^{"at": %d+') or '{"at": ' .. int(NOW)
+  redis.call('HDEL', key, 'paused')
+  if not paused then
+    redis.call('HDEL', key, 'paused_words', 'streak')
+  elseif words then
+    if not string.find(words, '^{"at": ') then
+      words = since .. (words == '{}' and '}' or ', ' .. string.sub(words, 2))
+    end
+    redis.call('HSET', key, 'paused', '1', 'paused_words', words)
+  else
+    redis.call('HSET', key, 'paused', '1')
+  end
+end
