@@ -447,7 +447,7 @@ def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
         update(rows, date_changed=ago(900))  # before its window
         for _ in range(2):
             beat.look()
-            beat.entries.wake(steady() + 3600)  # it has rested for long enough
+            beat.entries.end_rests(steady() + 3600)  # it has rested for long enough
         beat.look()
         assert store.account(new) is None
         with redis.Redis.from_url(store.settings.redis_url) as client:
@@ -578,7 +578,7 @@ def test_a_pause_goes_along_with_its_row(
         seen = beat or new_beat()
         for _ in range(3):  # it is seen, it waits until all know, it is loaded
             seen.look()
-            seen.entries.wake(math.inf)
+            seen.entries.end_rests(math.inf)
         if not beat:
             store.leave(seen.beat_id)
         return store.account(name)
