@@ -166,19 +166,13 @@ class WindowExecution(ABC):
 
     # -- the end
 
-    def record(
-        self,
-        outcome: str,
-        error: BaseException | None = None,
-        again_after: float | None = None,
-        *,
-        returned: bool = False,
-    ) -> None:
+    def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
         """Record how the body ended. Called again, it asks again: the store answers as before.
 
-        ``error`` is what it failed with, or with ``returned`` what failed after it; ``again_after`` is as in
+        ``error`` is what it failed with; where it ``returned``, what failed after it. ``again_after`` is as in
         :class:`Ending`.
         """
+        returned, outcome = outcome == "returned", "failed" if outcome == "returned" else outcome
         failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
         if failure and returned:
             failure = f"the body returned; Celery couldn't finish the task: {failure}"[:MOST_FAILURE]

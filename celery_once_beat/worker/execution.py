@@ -282,7 +282,7 @@ class Execution(WindowExecution):
                 # recovers the window.
                 final = isinstance(error, (Retry, Reject)) or not self.window.tracked
                 again_after = self.store.settings.of_task("retry_failed_after", self.sender) or 0.0
-                self.record("failed", error, None if final else again_after, returned=outcome == "returned")
+                self.record(outcome, error, None if final else again_after)
             case "rejected":  # the same message comes again, and nothing died
                 self.see_through(lambda: self._hand_over(self.retry, 0.0))
 

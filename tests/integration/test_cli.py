@@ -478,6 +478,26 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         beat.stop()
 
 
+@pytest.mark.long
+def test_the_doctors_last_line(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
+    """All is well; or it is set up right, and entries need attention. What is to be set is shown elsewhere."""
+    system.use_store(start_redis(appendonly=True).url())
+    system.settings = {**SLOWLY, "beat_scheduler": "once"}
+    system.check_law = False
+    beats, _ = system.pair(pool="solo")
+    system.wait_done(2)
+
+    def last(exit_code: int = 0) -> str:
+        said = once("doctor")
+        return said.log.splitlines()[-1] if said.exit_code == exit_code else said.log
+
+    wait_until(lambda: last() == "Set up right, and all is well.", "all is well", 60)
+    once("pause", "tick")
+    assert last() == "Set up right; 1 entry needs attention: see status."
+    beats[0].stop()
+    assert last(1) == "1 thing to set."
+
+
 def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> None:
     """By each of their beats once, by status and by doctor; where nothing is set, they share none."""
     system.check_law = False
