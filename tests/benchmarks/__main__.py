@@ -41,6 +41,14 @@ def bursts() -> Iterator[Row]:
         yield f"burst {subject} 100000", methodcaller("burst", subject, 100_000), False
 
 
+def feelings() -> Iterator[Row]:
+    """What people feel: from due to the body. Those that are quadratic aren't asked for 10,000."""
+    for count in report.FELT:
+        for subject, beats in report.FEELERS:
+            if count < BIG or subject in ("once", "redbeat"):
+                yield f"felt {subject} {beats} {count}", methodcaller("felt", subject, beats, count), count < BIG
+
+
 def workers(rounds: int) -> Iterator[Row]:
     """Each has its rounds within one worker: short ones, so that a plain stretch meets the same load as its round's."""
     ours, all_kinds = ("plain", "windows"), ("plain", "windows", "without window")
@@ -82,7 +90,7 @@ def measure(rounds: int, only: str) -> dict[str, Any]:
     """Return the median of each figure; what is measured once says so by its flag, or has rounds of its own."""
     found: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory(prefix="once-bench-") as name, Bench(Path(name)) as bench:
-        parts = {"bursts": bursts(), "workers": workers(rounds), "beats": beats()}
+        parts = {"felt": feelings(), "bursts": bursts(), "workers": workers(rounds), "beats": beats()}
         chosen = [*parts[only]] if only in parts else [run for part in parts.values() for run in part if only in run[0]]
         for number in range(rounds):
             for what, run, again in chosen:
@@ -102,7 +110,9 @@ def measure(rounds: int, only: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="a part (bursts, workers, beats), or what has this in its name")
+    parser.add_argument(
+        "--only", default="", help="a part (felt, bursts, workers, beats), or what has this in its name"
+    )
     parser.add_argument("--again", action="store_true", help="measure nothing, write the report of the last time anew")
     given = parser.parse_args()
     file = ROOT / "build/benchmarks.json"

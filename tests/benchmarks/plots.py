@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
-from benchmarks.report import COUNTS, PEERS
+from benchmarks.report import COUNTS, FEELERS, FELT, PEERS
 from matplotlib import pyplot as plt
 
 #: Of Okabe and Ito's palette, which the colour-blind tell apart; markers say the same. Grey: half-way to both grounds.
@@ -18,7 +18,7 @@ INK = "#808080"
 
 
 def plot(figures: Mapping[str, Mapping[str, float]], folder: Path) -> None:
-    """Write both plots."""
+    """Write all plots."""
     mpl.use("svg")
     with mpl.rc_context(
         {
@@ -26,19 +26,32 @@ def plot(figures: Mapping[str, Mapping[str, float]], folder: Path) -> None:
             "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
         }
     ):  # fmt: skip
-        _lines(figures, "rate", "entries a second", folder / "benchmarks-burst.svg")
-        _lines(figures, "cpu", "CPU of the beat, µs an entry", folder / "benchmarks-growth.svg")
+        bursts = {f"burst {subject}": (style, PEERS[subject]) for subject, style in STYLES.items()}
+        _lines(figures, bursts, COUNTS, "rate", "entries a second", folder / "benchmarks-burst.svg")
+        _lines(figures, bursts, COUNTS, "cpu", "CPU of the beat, µs an entry", folder / "benchmarks-growth.svg")
+        felt = {
+            f"felt {subject} {beats}": ((STYLES[subject][0], ":" if beats == 1 else "-", STYLES[subject][2]), label)
+            for (subject, beats), label in FEELERS.items()
+        }
+        _lines(figures, felt, FELT, "last", "seconds from due until all bodies run", folder / "benchmarks-felt.svg")
 
 
-def _lines(figures: Mapping[str, Mapping[str, float]], key: str, label: str, path: Path) -> None:
+def _lines(
+    figures: Mapping[str, Mapping[str, float]],
+    lines: Mapping[str, tuple[tuple[str, str, str], str]],
+    counts: Sequence[int],
+    key: str,
+    label: str,
+    path: Path,
+) -> None:
     figure, axes = plt.subplots(figsize=(7, 4))
-    for subject, (colour, line, marker) in STYLES.items():
-        points = [(n, figures[f"burst {subject} {n}"][key]) for n in COUNTS if f"burst {subject} {n}" in figures]
-        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, marker=marker, label=PEERS[subject])
+    for which, ((colour, line, marker), name) in lines.items():
+        points = [(n, figures[f"{which} {n}"][key]) for n in counts if f"{which} {n}" in figures]
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, marker=marker, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks(COUNTS, [f"{count:,}" for count in COUNTS])
-    axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.4g}"))
     axes.set_xlabel("entries due at once")
     axes.set_ylabel(label)
     axes.grid(visible=True, color=INK, alpha=0.25, linewidth=0.5)

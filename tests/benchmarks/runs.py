@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 QUEUE = "bench"
 PATIENCE = 600
+SCHEDULERS = {
+    "once": "once", "stock": "celery.beat.Scheduler", "redbeat": "redbeat.RedBeatScheduler",
+    "django": "django_celery_beat.schedulers.DatabaseScheduler",
+}  # fmt: skip
 
 
 class Bench:
@@ -102,7 +106,7 @@ class Bench:
 
     def paused(self, subject: str, count: int, seconds: float) -> dict[str, Any]:
         """All are due at once, and of two real beats one is paused in the middle, for so many seconds."""
-        scheduler = {"once": "once", "redbeat": "redbeat.RedBeatScheduler"}[subject]
+        scheduler = SCHEDULERS[subject]
         due = time.time() + (15 + count / 1000 if subject == "once" else 0)
         with self._fresh(SUBJECT=subject, COUNT=str(count), DUE=str(due), PAIR="1") as env:
             first = self.procs.start_beat("benchmarks.pair", env=env, scheduler=scheduler, loglevel="WARNING")
@@ -120,6 +124,20 @@ class Bench:
             "twice": sum(n > 1 for n in times.values()), "lost": count - len(times),
             "refused": self._sum("refused"),
         }  # fmt: skip
+
+    def felt(self, subject: str, beats: int, count: int) -> dict[str, Any]:
+        """Seconds from the instant at which all entries are due to their bodies, in one worker of four threads."""
+        due = float(int(time.time() + 10 + beats * (2 + count / 1000)))
+        with self._fresh(SUBJECT=subject, COUNT=str(count), DUE=str(due), PAIR="1", WAIT="1") as env:
+            self._worker(env, "threads", 4)
+            for _ in range(beats):
+                self.procs.start_beat("benchmarks.pair", env=env, scheduler=SCHEDULERS[subject], loglevel="WARNING")
+            wait_until(lambda: len(_bodies(env)) >= count, f"{count} bodies have run", PATIENCE, every=0.5)
+            bodies = _bodies(env)
+            assert sorted(body.number for body in bodies) == list(range(count)), "each once"
+        late = sorted(body.moment - due for body in bodies)
+        assert late[0] > 0, late[0]
+        return {"p50": late[count // 2], "p99": late[int(count * 0.99)], "last": late[-1]}
 
     def _sum(self, field: str) -> int:
         """Of all entries' hashes."""

@@ -60,15 +60,19 @@ def _once(count: int, due: float | None) -> Make:
     return lambda: once(entries)
 
 
-def _last_run(due: float | None) -> datetime:
+def last_run(due: float | None, *, wait: bool = False) -> datetime:
+    """When an entry ran last that is due as soon as it is loaded; with ``wait`` not before ``due``."""
+    if due is not None and wait:
+        return datetime.fromtimestamp(due, timezone.utc) - HOUR
     now = datetime.now(timezone.utc)
     return now - LONG_AGO if due is not None else now
 
 
-def plain_entries(count: int, due: float | None) -> dict[str, Any]:
+def plain_entries(count: int, due: float | None, *, wait: bool = False) -> dict[str, Any]:
+    last_run_at = last_run(due, wait=wait)
     return {
         name(number): {
-            "task": "bench.plain", "schedule": schedule(HOUR), "args": (number,), "last_run_at": _last_run(due),
+            "task": "bench.plain", "schedule": schedule(HOUR), "args": (number,), "last_run_at": last_run_at,
         }
         for number in range(count)
     }  # fmt: skip
@@ -93,6 +97,14 @@ def _redbeat(count: int, due: float | None) -> Make:
 
 
 def _django(count: int, due: float | None) -> Make:
+    write_rows(count, last_run(due))
+    from django_celery_beat.schedulers import DatabaseScheduler
+
+    return lambda: DatabaseScheduler(app)
+
+
+def write_rows(count: int, last_run_at: datetime) -> None:
+    """Set up Django, on a database of its own, with a row for each entry."""
     import django
     from django.conf import settings
 
@@ -105,17 +117,15 @@ def _django(count: int, due: float | None) -> Make:
     django.setup()
     from django.core.management import call_command
     from django_celery_beat.models import IntervalSchedule, PeriodicTask
-    from django_celery_beat.schedulers import DatabaseScheduler
 
     call_command("migrate", verbosity=0)
     interval = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.HOURS)
     PeriodicTask.objects.bulk_create(
         PeriodicTask(
-            name=name(number), task="bench.plain", interval=interval, args=f"[{number}]", last_run_at=_last_run(due)
+            name=name(number), task="bench.plain", interval=interval, args=f"[{number}]", last_run_at=last_run_at
         )
         for number in range(count)
     )
-    return lambda: DatabaseScheduler(app)
 
 
 class _Loop:
