@@ -102,7 +102,7 @@ class Sent(NamedTuple):
     queue: str | None = None
 
 
-def _alone(job: Job) -> bool:
+def _travels_alone(job: Job) -> bool:
     """Whether a window's message travels by itself. When a batch fails, all of it is published again.
 
     Untracked windows can't be republished; a republished message may be what broke the batch.
@@ -139,7 +139,7 @@ class Publishing(BrokerConnection):
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
         """Publish windows claimed or taken at ``claimed_at`` (``clock.steady``), and confirm them slice by slice."""
         # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
-        left = deque(sorted(jobs, key=_alone, reverse=True))
+        left = deque(sorted(jobs, key=_travels_alone, reverse=True))
         self._until = claimed_at + self._patience
         held_since = claimed_at
         while left and steady() < self._until and not self.broker_outage.lasts:
@@ -168,11 +168,11 @@ class Publishing(BrokerConnection):
         """Publish the first of the jobs, for half of a claim's lease at most, and confirm them."""
         until = min(self._until, steady() + self.store.settings.claim_lease / 2)
         sent: list[Sent] = []
-        alone = _alone(left[0])
+        alone = _travels_alone(left[0])
         try:
             producer = None if alone else self._producer()
             with broker.batch(producer, SLICE) as batch, self._learned.slice(producer, batch):
-                while left and len(sent) < SLICE and steady() < until and _alone(left[0]) == alone:
+                while left and len(sent) < SLICE and steady() < until and _travels_alone(left[0]) == alone:
                     job = left.popleft()
                     sent.append(self._publish_one(job))
                     if sent[-1].published == Published.UNSURE:
@@ -182,7 +182,10 @@ class Publishing(BrokerConnection):
         except broker.BatchPublishError as exc:
             number = sum(each.published == Published.SENT for each in sent)
             logger.error(
-                "once: %d messages weren't published, or perhaps not: %s", number, exc, extra=about("batch_failed")
+                "once: of %d messages it isn't known whether they were published: %s",
+                number,
+                exc,
+                extra=about("batch_failed"),
             )
             self.broker_ready()
             sent = [

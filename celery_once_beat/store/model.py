@@ -281,7 +281,7 @@ class Renewed(ActedOn):
 
 @dataclass(frozen=True)
 class Stale:
-    """The lease ran out and another began, or the window was closed; nothing was changed."""
+    """The window isn't this execution's any more, see :mod:`.protocol`; nothing was changed."""
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,19 @@ from the server. A client that sleeps for an hour between two verbs finds out in
 
 Of an entry there is a hash, which has its *cursor* (the latest claimed start) and the *account* of each open window;
 of its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run
-key* (who executes it, for which retry it waits, or how it ended). A *fence* is the number of a begin.
+key* (who executes it, for which retry it waits, or how it ended).
 
-Cursor and open set are authoritative: a window with ``born < start <= cursor`` owes an outcome exactly while it is in
-the open set. Claim marker and run key settle races. For windows of untracked entries, and those that the store lost,
-these two alone decide.
+Each begin gets a *fence*: the server's time, in ms, or one more than the largest fence that the store knows, if that is
+more. So it is also the time of the begin. It grows with each begin, also while the clock is back. After a failover that
+lost begins, it is larger than theirs once the new server's clock is past them; until then only the owner tells two
+executions apart, and a job's own writes can't.
 
-States of a window; beside each arrow stands the verb::
+Cursor and open set are authoritative: a window behind the cursor, and after ``born``, the cursor with which the hash
+was made, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For windows of
+untracked entries, and those that the store lost, these two alone decide.
+
+States of a window; beside each arrow stands the verb. What an account keeps of them is below, in STATES: a window that
+is claimed, published or running there is ``held``, and runs while it has a run key::
 
     unseen ──claim──▶ claimed ──confirm──▶ published
        │                 │                     │
@@ -24,14 +30,14 @@ States of a window; beside each arrow stands the verb::
        ▼                      ▼                └────────────────────────┘
     closed ◀──────────────────┘
 
-    claimed   ◀── take: a deadline passed (claimed; a lease ran out; a retry's message is lost; again)
+    claimed   ◀── take, of an overdue one: claimed and not confirmed; published and not begun; its lease ran out; its
+                  retry didn't come; to run again, and its time has come; waiting, and made overdue
     again     ◀── finish, where it is to run again
     closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the
                   message can't be made, or no worker will know the window; postpone, where no beat has the entry
     closed    ◀── abandon, by order
     waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
     waits     ◀── take: it still isn't its turn
-    claimed   ◀── take, once whatever ended the window before it, or a beat that found a slot, made it overdue
     claimed   ◀── backfill, of a closed one, by order
 
 A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
@@ -44,49 +50,46 @@ the queue, or run once more in workers that know no windows. Workers report ever
 ``consume``. It is taken at doubling steps where nobody knows who gets the message: an exchange routes it, workers have
 another broker than the beat that asks, or a later window of the entry is done.
 
-What each failure does
-----------------------
-- A worker doesn't report for WORKER_TTL: it counts as gone, and its queues as not consumed. What was published to them
-  stays open, is looked at again after an eighth of its age, within ten minutes, and is published again once a worker
-  reports that it consumes the queue. A worker that couldn't report (Redis was away, its process was frozen) does so as
-  soon as it can.
-- A worker lives and hangs: windows of its queues are published again at doubling steps.
-- The holder of a slot dies: the slot is a lease. A beat's next look finds it free.
-- A window ends: the same script makes the next in line overdue. If no beat lives, it stays overdue until one does. If
-  the beat that took it dies, another takes it after ``claim_lease``. If its message is lost, it is published again
-  after a minute, then at doubling steps.
-- A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
-  was killed, running it or with its message reserved, or its retry's message is lost.
-- A reply is lost and the command is sent again: every verb is idempotent for its owner, and gives it the same right;
-  counts, and lists of other windows, may be missing. An owner is one beat process, or one execution of one *delivery*
-  of a message, ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the
-  delivery alone.
-- An execution outlives its lease: it has the window again, unless another began it, it went back in line, or without
-  overlap another window of its entry runs. Else it is stale.
-- A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step
-  puts its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows
-  due before the change stay owed by the old definition. A living beat's own schedule takes precedence.
-- A beat dies: its definitions stop counting after BEAT_TTL without a sweep of the shard, while others swept. If it was
-  only frozen, the reply to its next sweep shows that it was forgotten, and it loads its entries again.
-- A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
-- More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
-  moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
-- The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed until the old time
-  is reached, and beats log it. A time in the future is no sign that a beat lives.
-- A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,
-  and twice only then.
-- An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
-  go on to their outcomes. Windows of the time without it never count, whoever loads it again.
-- An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it
-  had, which the load by the new name takes over. A load that finds another row's entry waits for the beats that have
-  it, and puts aside what that had. A beat that dies in between leaves it there.
-- A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
-  later edit knows that it is to run once more, even if no beat saw it disabled.
+What each failure does ---------------------- - A worker doesn't report for WORKER_TTL: it counts as gone, and its
+queues as not consumed. What was published to them stays open, is looked at again after an eighth of its age, within ten
+minutes, and is published again once a worker reports that it consumes the queue. A worker that couldn't report (Redis
+was away, its process was frozen) does so as soon as it can. - A worker lives and hangs: windows of its queues are
+published again at doubling steps. - A window waits for its turn: the script that ends the window before it makes it
+overdue. - A window waits for a slot: its worker asked for one before begin, and the limit lists who waits. A slot is a
+lease: it is free when it is released, or its holder died. A beat that finds one free, five times a second while windows
+wait, calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it. -
+What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
+after ``claim_lease``. If its message is lost, it is published again after a minute, then at doubling steps. - A caller
+dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker was killed,
+running it or with its message reserved, or its retry's message is lost. - A reply is lost and the command is sent
+again, up to three times in one call: every verb is idempotent for its owner, and gives it the same right; the repeated
+reply may lack counts and lists of other windows. A message that is put back comes again as another owner: if its begin
+was carried out, that counts as an execution that died. An owner is one beat process, or one execution of one *delivery*
+of a message, ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery
+alone. - An execution outlives its lease: it has the window again. It is *stale* if another execution began the window,
+the window was closed, handed over or put back in line, or windows run one by one and another has the turn. - A
+definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step puts
+its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows due
+before the change stay owed by the old definition. A living beat's own schedule takes precedence. - A beat dies: its
+definitions stop counting once a sweep of the shard is BEAT_TTL later than its own last one. What it had claimed of
+untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows that it was
+forgotten, and it loads its entries again. - A node is away: no beat of its shards ages. After a data loss the store
+knows no beat, and each loads again. - More beats load an entry than it lists: only the newest few decide. If those die,
+an older definition may count for a moment; a living beat with a later one is refused its next claim, loads again, and
+takes the entry back. - The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed
+until the old time is reached, and beats log it. A time in the future is no sign that a beat lives. - A beat dies while
+it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once, and twice only then. -
+An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows go
+on to their outcomes. Windows of the time without it never count, whoever loads it again. - An entry's row of a database
+gets another name: once no living beat has it by the old one, unload puts aside what it had, which the load by the new
+name takes over. A load that finds another row's entry waits for the beats that have it, and puts aside what that had. A
+beat that dies in between leaves it there. - A one-off has had its window and is disabled: spent keeps the time of that
+edit. A beat that finds it enabled with a later edit knows that it is to run once more, even if no beat saw it disabled.
 - The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
-  opens it or counts it, by its run key.
-- The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
-- A key holds something foreign: StoreDataError names it, and only that entry is affected.
-- Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
+opens it or counts it, by its run key. - The store loses everything: the same. A beat that gets Unknown loads its
+entries anew, from the cursors that it knew. - A key holds something foreign: StoreDataError names it, and only that
+entry is affected. - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried
+out.
 
 Counters ``c:<outcome>`` obey the conservation law (see ``rules.balance``); ``x:<outcome>`` count backfills and windows
 of earlier definitions, which it leaves out.
@@ -102,7 +105,7 @@ STATES = MappingProxyType(
         "held": "not begun yet, running, or its execution died",
         "retry": "its last owner has handed it over to a retry",
         "again": "it failed, and is to run again at its deadline; no copy may begin before a beat has taken it",
-        "again_due": "a beat has taken it then",
+        "again_due": "it failed, and a beat has taken it to run again",
         "waits_turn": "a begin found that another window of its entry goes first; until it begins",
         "waits_slot": "a begin found no free slot of its limit; until it begins",
     }

@@ -14,7 +14,7 @@ The states of an execution
       │                   │                           │
       │                   ├── a retry has the window ─────────────────────────────> recorded
       v                   v                           v
-    refused, and         lost <── another has begun ──┘
+    refused, and         lost <────── it is stale ────┘
     forgotten
 
 - *asked*: the store is asked whether it may begin.
@@ -32,15 +32,17 @@ The process dies, or sleeps for an hour and continues:
 - Before begin: the window stays published, and becomes overdue.
 - Before it reads the reply to begin: a lease that may have run out isn't acted on, begin is asked again.
 - While the body runs: the lease runs out, a beat publishes the window again, another worker begins. For a key of
-  ``once()`` the next caller begins. An execution that wakes up after another one has begun is stale: nothing of it is
-  recorded. If none has begun, it continues.
+  ``once()`` the next caller begins. An execution that wakes up has the window again, or is stale
+  (``store/protocol.py``): then nothing of it is recorded.
 - After the body, before the end is recorded: the same. Celery may have stored the result and sent the callbacks by
   then; a stale execution can't take those back.
 - After the end is recorded: the window has its outcome, and Celery has finished the task.
 
 The store or the network fails:
 
-- A reply is lost: the same owner asks again. Every verb gives its owner the same right as the first time.
+- A reply is lost: the same owner asks again, up to three times in one call, and is given the same right. If none of
+  them is answered, the message is put back, and comes again as another owner. A begin that was carried out then counts
+  as an execution that died.
 - Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
   lease, then the window is given back.
 - The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.

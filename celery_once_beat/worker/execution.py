@@ -67,7 +67,7 @@ class Execution(WindowExecution):
         The request refers to the execution, also for the task's hooks. The execution doesn't refer to the request: a
         cycle would stay in memory until the garbage collector's longest round.
         """
-        if trace_here() is None:  # another tracer than the task's called it, and nobody comes behind it
+        if trace_here() is None:  # not called through the task's tracer, so its end is recorded here
             return run_and_close(Trace(), lambda: self.run(request, body))
         if self.state == "asked":  # else it has begun for before_start
             self.begin(request)

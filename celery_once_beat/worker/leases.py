@@ -150,7 +150,7 @@ class Leases:
     def end_soon(self, end: End) -> None:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
         self._ends.add(end)
-        if _running():  # not asked before: whoever begins now either sees the end, or is seen here
+        if _running():  # looked at behind the add: a body that starts in between finds the end, and sends it itself
             self.send_ends()
         if self._ends and end.due < self._wakes_at:
             self._wake.put(None)

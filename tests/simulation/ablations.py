@@ -31,7 +31,7 @@ claim-fingerprint | store/lua/claim.lua | a claim by a definition that isn't in 
 - if entry.fingerprint ~= FINGERPRINT then
 + if false then
 claim-paused | store/lua/claim.lua | a paused entry isn't claimed
-- if entry.paused == '1' and MODE ~= 'pass' then
+- if entry.paused == '1' and not passes then
 + if false then
 claim-repeated | store/lua/claim.lua | a claim that is sent again answers as it did
 - if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
@@ -40,7 +40,7 @@ claim-marker | store/lua/claim.lua | of two claims of a time that the store forg
 - local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
 + local mine = redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
 claim-missed-counted | store/lua/claim.lua | windows that a claim passes are counted as missed
-- redis.call('HINCRBY', ENTRY, 'c:missed', missed)
+- redis.call('HINCRBY', ENTRY, 'c:' .. outcome, missed)
 + local _ = missed
 claim-missed-that-ran | store/lua/claim.lua | a window that ran although the cursor didn't know isn't counted as missed
 - missed = missed - 1
@@ -59,11 +59,11 @@ begin-done | store/lua/begin.lua | a window that is done isn't begun
 - if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
 + if false then
 begin-passed | store/lua/begin.lua | a window behind the cursor that isn't open is over, also when its marker has expired
-- if not open and TRACKED and passed() then
+- if not open and TRACKED and is_behind_cursor() then
 -   return refuse('closed', '')
 - end
 begin-waiting | store/lua/begin.lua | while a window waits for a retry only that retry begins
-- if kind == 'wait' and number ~= RETRY then
+- if kind == 'wait' and detail ~= RETRY then
 + if false then
 begin-older-retry | store/lua/begin.lua | a copy that is older than the retry handed over is refused
 - if RETRY < window.retry then
@@ -148,11 +148,11 @@ close-removes | store/lua/pieces/ends.lua | a window that has its outcome is ope
 - redis.call('ZREM', OPEN, MEMBER)
 + local _ = OPEN
 close-marks | store/lua/pieces/ends.lua | who ended a window is remembered, so that it is answered the same
-- mark_done(owner, outcome, alone)
+- mark_done(owner, outcome, not is_behind_cursor())
 + redis.call('DEL', RUN)
 close-counts | store/lua/pieces/ends.lua | each outcome is counted once
-- local counted = int(look_at_count(name) + 1)
-+ local counted = int(look_at_count(name) + 2)
+- local counted = int(check_count(name) + 1)
++ local counted = int(check_count(name) + 2)
 take-deadline | store/lua/take.lua | only what is overdue is taken
 - if tonumber(deadline) > NOW then
 + if false then
@@ -177,11 +177,11 @@ take-consumed | store/lua/take.lua | what is in a queue that a worker consumes i
 -   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
 +   then
 take-unconsumed | store/lua/take.lua | what is in a queue that no worker consumes isn't published again
-- if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
+- if queue_known and beat_can_tell and not later_one_done
 + if false
 take-older | store/lua/take.lua | what is older than a window that is done is taken, whoever consumes what
-- CONSUMED ~= '' and START > (entry.last_done or '')
-+ CONSUMED ~= ''
+- beat_can_tell and not later_one_done
++ beat_can_tell
 consumed-said | worker/duties.py | a worker says what it consumes
 - store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
 + pass

@@ -7,8 +7,8 @@
 --                               recorded at once. One text, since it is read for each window
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', or 'handed over to retry <n>' if this copy is an older one
---         {'busy', 'runs alone'}   nobody recovers it: its run key alone decides. It runs, or has no free slot. This copy
---                               comes again, since the other may be dead; it isn't counted
+--         {'busy', 'runs alone'}   the window isn't in the open set, so no beat publishes it again, and it runs or has no
+--                               free slot. This copy has to come again, since the other may be dead; it isn't counted
 --         {'closed', outcome, why}   a rule ended it just now, or it is skipped; why is there if the
 --                               outcome alone doesn't show that
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
@@ -23,7 +23,7 @@ if refused then
   return refused
 end
 entry = read_entry()
-local kind, owner, number = settle()
+local kind, owner, detail = settle()
 local open = TRACKED and is_open()
 local window = open and read_window()
 
@@ -39,21 +39,21 @@ local function refuse(...)
   return {...}
 end
 
-if kind == 'done' and owner == OWNER and BY_RULE[number] then
-  return {'closed', number} -- the reply to the begin that closed it was lost
+if kind == 'done' and owner == OWNER and BY_RULE[detail] then
+  return {'closed', detail} -- the reply to the begin that closed it was lost
 end
--- By order the window has another message: the schedule's is a late copy.
+-- Somebody ordered the window again, under another task id: the schedule's own message is a late copy.
 if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
   return refuse('closed', '')
 end
 local function answer(fence, attempt, end_at_once)
   return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
 end
--- The reply to this execution's begin was lost, or came after its lease, and nobody began since.
+-- This owner has begun before, and its run key has expired since: nobody else began.
 local began = open and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
 if began or kind == 'run' and owner == OWNER then
-  local fence = int(began and window.fence or number)
-  redis.call('DEL', RUN) -- needs no memory, for a full server
+  local fence = int(began and window.fence or detail)
+  redis.call('DEL', RUN) -- frees memory first: see touch_entry
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
   if not open then
     return answer(fence, on_begin_alone(true) or 1)
@@ -61,21 +61,20 @@ if began or kind == 'run' and owner == OWNER then
   set_deadline(NOW + LEASE + MARGIN)
   return answer(fence, window.attempts, on_begin(window))
 end
-if kind == 'run' and not (open or TRACKED and passed()) then
+if kind == 'run' and not (open or TRACKED and is_behind_cursor()) then
   return {'busy', 'runs alone'}
 end
 if kind == 'run' then
   return refuse('busy', 'running')
 end
-if kind == 'wait' and number ~= RETRY then
-  return refuse('busy', number == NO_RETRY and 'waiting to run again' or 'waiting for retry ' .. int(number))
+if kind == 'wait' and detail ~= RETRY then
+  return refuse('busy', detail == NO_RETRY and 'waiting to run again' or 'waiting for retry ' .. int(detail))
 end
-if not open and TRACKED and passed() then
+if not open and TRACKED and is_behind_cursor() then
   return refuse('closed', '')
 end
 
--- Larger than every fence that this store knows, even if the clock goes back. Fences that a failover lost are exceeded if
--- this server's clock is past them; the owner is compared as well.
+-- See protocol.py: a fence.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
   if before_begin() then
@@ -109,7 +108,7 @@ end
 redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
 if verdict then
   touch_entry()
-  pass_over(verdict.over, OWNER)
+  skip_others(verdict.over, OWNER)
   start_waiting(window, verdict)
   local reply = {'waits', verdict.first}
   for _, each in ipairs(verdict.over) do

@@ -49,34 +49,34 @@ local function look_at(run_key, start)
   if deadline then
     local account = redis.call('HGET', ENTRY, 'w:' .. start)
     local window = account and read_account(account, start) or new_window('-', 0)
-    window.backfill = 0
+    window.backfill = 0 -- the schedule has come to it: it counts as any other window
     return {window = window, deadline = deadline, start = start, open = true}
   end
-  local kind, owner, number = run_state(run_key)
+  local kind, owner, detail = run_state(run_key)
   if kind == 'done' then
-    look_at_count('c:' .. number)
-    return {outcome = number}
+    check_count('c:' .. detail)
+    return {outcome = detail}
   elseif kind then
     local window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find revision 1.
     window.owner, window.publishes, window.revision = owner, 0, 2
-    local left, waits = math.max(redis.call('PTTL', run_key), 0)
+    local left, retry_key = math.max(redis.call('PTTL', run_key), 0)
     if kind == 'run' then
-      window.attempts, window.fence = 1, number
+      window.attempts, window.fence = 1, detail
     else
-      window.retry, window.state = number, 'retry'
-      -- It was to outlive the wait for a worker. From now on the account does, and the retry's message may be lost.
+      window.retry, window.state = detail, 'retry'
+      -- The key lives RETENTION longer than its retry waits, since no account kept that. Now an account does.
       left = math.max(left - RETENTION, MARGIN)
-      waits = run_key
+      retry_key = run_key
     end
-    return {window = window, deadline = NOW + left + MARGIN, start = start, left = left, waits = waits}
+    return {window = window, deadline = NOW + left + MARGIN, start = start, left = left, retry_key = retry_key}
   end
 end
 
 local function take_over(found)
   if found.window then
-    if found.waits then
-      redis.call('PEXPIRE', found.waits, int(found.left))
+    if found.retry_key then
+      redis.call('PEXPIRE', found.retry_key, int(found.left))
     end
     write_window_at(found.start, member_of(found.start), found.window, found.deadline)
   else
@@ -101,10 +101,10 @@ if HISTORY_SIZE > 0 then
 end
 local outcome = MODE == 'cancel' and 'cancelled' or 'missed'
 if missed > 0 then
-  look_at_count('c:' .. outcome)
+  check_count('c:' .. outcome)
 end
 if MODE == 'untracked' then
-  look_at_count('c:untracked')
+  check_count('c:untracked')
 end
 if missed > 0 then
   make_room()
@@ -126,11 +126,13 @@ if MODE == 'run' and not itself then
   write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
   on_claim()
   if not mine then
-    -- Another's claim of a time that the store forgot: if that one doesn't publish, the deadline sees to it.
+    -- The marker is another beat's, from before the store lost its cursor. That beat may publish it; if it doesn't, the
+    -- window is overdue after its deadline.
     return {'moved', START, missed}
   end
   return {'claimed', window.revision, window.expires, missed}
 end
+-- From here on nothing is published: the window is passed over, or untracked, or ran or runs already.
 redis.call('HSET', ENTRY, 'cursor', START)
 if passes then
   return {'claimed', 0, '0', missed}

@@ -17,7 +17,7 @@
 local MOST_FAILURES = 10
 
 entry = read_entry()
-local kind, owner, number = settle()
+local kind, owner, detail = settle()
 local open = is_open()
 if kind == 'done' then
   if owner ~= OWNER then
@@ -35,7 +35,7 @@ if not verdict and open and not kind then
     return {'again', left} -- the reply to its finish was lost
   end
 end
-local later = verdict and on_end_alone(verdict, number)
+local later = verdict and on_end_alone(verdict, detail)
 if later then
   return {'again', int(later)}
 end

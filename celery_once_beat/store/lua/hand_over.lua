@@ -7,9 +7,9 @@
 -- include: entry, hold, run, window
 
 entry = read_entry()
-local kind, owner, number = run_state()
+local kind, owner, detail = run_state()
 local verdict = hold(kind, owner)
-if verdict == 'wait' and number == RETRY then
+if verdict == 'wait' and detail == RETRY then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'handed over'}
 end

@@ -6,8 +6,11 @@
 -- include: entry, hold, run
 
 local kind, owner = run_state()
--- While the lease lasts the run key alone decides. Else the account shows whether another began since.
-entry = kind == 'run' and read_fields() or read_entry()
+if kind == 'run' then
+  read_fields() -- checks the version: while the lease lasts the run key decides, and nothing else is read
+else
+  entry = read_entry() -- its account shows whether another began since
+end
 if hold(kind, owner) ~= 'run' then
   return {'stale'}
 end

@@ -16,11 +16,11 @@
 -- hooks: before_take
 
 entry = read_entry()
-local kind, owner, number = settle()
+local kind, owner, detail = settle()
 local deadline = redis.call('ZSCORE', OPEN, MEMBER)
 if not deadline then
   if kind == 'done' and owner == BEAT then
-    return {'closed', number} -- the reply to this beat's take was lost
+    return {'closed', detail} -- the reply to this beat's take was lost
   end
   return {'no', 'closed'}
 end
@@ -51,7 +51,10 @@ if outcome then
 end
 -- No copy where it is certain that nobody consumes the queue of its message: that queue is known, the beat can tell, and no
 -- later window of the entry is done. If one is, the queue is consumed after all, by dead letters or a shovel.
-if window.taken == SENT and window.queue ~= '-' and CONSUMED ~= '' and START > (entry.last_done or '')
+local queue_known = window.taken == SENT and window.queue ~= '-'
+local beat_can_tell = CONSUMED ~= ''
+local later_one_done = START <= (entry.last_done or '')
+if queue_known and beat_can_tell and not later_one_done
   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
   set_deadline(NOW + math.min(math.max(an_eighth_of_its_age(window), MARGIN), LONGEST_WAIT))
   return {'no', 'unconsumed', window.queue, int(entry.fence)}

@@ -48,6 +48,9 @@ local function admission_before_begin(window)
     end
     return wait('waits_turn', first)
   end
+  if overlap() ~= 'buffer_one' then
+    bad_field('overlap', overlap(), 'a policy that this version knows')
+  end
   local over, itself = passed_over(first)
   return itself and {outcome = 'skipped'} or wait('waits_turn', first, over)
 end

@@ -24,5 +24,5 @@ if kind == 'run' and not RUNNING then
 end
 local window = read_window()
 close_window(window, 'cancelled', window.owner)
-mark_done(OWNER, 'cancelled', not passed()) -- the history says who ran it last, the marker who gave it up
+mark_done(OWNER, 'cancelled', not is_behind_cursor()) -- the history says who ran it last, the marker who gave it up
 return {'finished'}

@@ -8,8 +8,8 @@
 -- include: entry, run, window
 
 entry = read_entry()
-local kind, _, number = run_state()
-if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and number ~= RETRY then
+local kind, _, detail = run_state()
+if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and detail ~= RETRY then
   return {'unchanged'}
 end
 local window = read_window()

@@ -11,13 +11,12 @@ end
 
 -- `ran`: for how long, ms; nil where its execution didn't report its end.
 local function close_window(window, outcome, owner, ran)
-  local alone = not passed()
   local name = (window.backfill == 0 and counts(START) and 'c:' or 'x:') .. outcome
-  local counted = int(look_at_count(name) + 1)
+  local counted = int(check_count(name) + 1)
   make_room()
   redis.call('ZREM', OPEN, MEMBER)
   redis.call('HDEL', ENTRY, 'w:' .. START)
-  mark_done(owner, outcome, alone)
+  mark_done(owner, outcome, not is_behind_cursor())
   local fields = {name, counted}
   if outcome == 'done' and START > (entry.last_done or '') then
     fields = {name, counted, 'last_done', START}
@@ -28,6 +27,7 @@ local function close_window(window, outcome, owner, ran)
   local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
   -- Who ran it last, whoever ends it.
   local ran_by = window.fence > 0 and window.owner or owner
+  -- A fence is the time of its begin; see protocol.py.
   remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
     ran_by)
   on_release()
@@ -35,20 +35,20 @@ end
 
 -- If the run key says done but the window is open, close it now. Returns the run state.
 local function settle()
-  local kind, owner, number = run_state()
+  local kind, owner, detail = run_state()
   if kind == 'done' and is_open() then
-    close_window(read_window(), number, owner)
+    close_window(read_window(), detail, owner)
   end
-  return kind, owner, number
+  return kind, owner, detail
 end
 
 -- End other windows as skipped. close_window ends only this script's own.
-local function pass_over(others, owner)
+local function skip_others(others, owner)
   if not others[1] then
     return
   end
-  look_at_count('c:skipped')
-  look_at_count('x:skipped')
+  check_count('c:skipped')
+  check_count('x:skipped')
   for _, each in ipairs(others) do
     local start, window = each.start, each.window
     make_room()

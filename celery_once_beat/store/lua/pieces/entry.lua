@@ -108,7 +108,7 @@ local function keep_newest(key, most)
 end
 
 -- The cursor has passed this window, so the open zset alone decides whether it still owes an outcome.
-local function passed()
+local function is_behind_cursor()
   return entry.cursor and entry.born and entry.born < START and START <= entry.cursor
 end
 

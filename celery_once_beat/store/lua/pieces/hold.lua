@@ -19,5 +19,5 @@ local function hold(kind, holder)
     return its_own and not lost_turn() and 'run' or nil
   end
   -- It isn't open, and has no run key. If that alone decides, a caller that knows its fence has it again.
-  return FENCE ~= '0' and (not TRACKED or not passed()) and 'run' or nil
+  return FENCE ~= '0' and (not TRACKED or not is_behind_cursor()) and 'run' or nil
 end

@@ -12,7 +12,7 @@ local function make_room()
 end
 
 -- The conservation law counts windows of the present definition (c:). All others are counted apart (x:).
-local function look_at_count(name)
+local function check_count(name)
   return entry[name] or number_field(name, redis.call('HGET', ENTRY, name), 0)
 end
 

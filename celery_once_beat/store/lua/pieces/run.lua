@@ -35,12 +35,12 @@ local function set_running(fence)
   redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. fence, 'PX', LEASE)
 end
 
--- The marker lives for the retention if it alone decides, else for the marker_ttl.
-local function mark_done(owner, outcome, alone)
-  redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', alone and RETENTION or MARKER_TTL)
+-- The marker lives for the retention if it alone shows that the window ended, else for the marker_ttl.
+local function mark_done(owner, outcome, only_sign)
+  redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', only_sign and RETENTION or MARKER_TTL)
 end
 
--- A caller that doesn't know the fence ('0') is a delivery, and the holder may be an execution of it.
+-- FENCE '0': a worker's main process, which knows the delivery and no fence. It is the owner of all of its executions.
 local function is_owner(holder)
   return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
 end
