@@ -35,7 +35,7 @@ from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
-from celery_once_beat.store import Store, StoredDefinition, Unknown, raised
+from celery_once_beat.store import Store, Unknown, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
@@ -199,11 +199,11 @@ class Schedules:
         return self._set_paused(name, check_words(by, note), paused=False)
 
     def _set_paused(self, name: str, words: str, *, paused: bool) -> Schedule | None:
-        reply = self._store.set_paused(check_name(name), words, paused=paused)
+        reply = definitions.set_paused(self._store, check_name(name), words, paused=paused)
         if isinstance(reply, Unknown):
             raise self._unknown(name)
         try:
-            return _schedule(reply) if isinstance(reply, StoredDefinition) else None
+            return _schedule(reply) if isinstance(reply, definitions.StoredDefinition) else None
         except OnceError:
             return None
 
@@ -253,7 +253,7 @@ class Schedules:
         """Return who changed a schedule, when and why: the last 50, newest first; for 30 days after its deletion."""
         records = raised(definitions.read_changes(self._store, [check_name(name)])[0])
         known = definitions.read_definitions(self._store, [name])[0]
-        text = known.text if isinstance(known, StoredDefinition) and not known.deleted else ""
+        text = known.text if isinstance(known, definitions.StoredDefinition) and not known.deleted else ""
         found = []
         for each in records:
             definition = Definition.read(name, text) if text and each.what == "set" else None
@@ -325,7 +325,7 @@ class Schedules:
         except (AttributeError, OverflowError):
             raise SettingError(f"found {shown(when)}, expected a datetime") from None
 
-    def _known(self, name: str) -> StoredDefinition | None:
+    def _known(self, name: str) -> definitions.StoredDefinition | None:
         return _undeleted(definitions.read_definitions(self._store, [check_name(name)])[0])
 
     def _entries(self) -> Entries:
@@ -392,7 +392,7 @@ def _fields(definition: Definition) -> dict[str, Any]:
     return {field.name: getattr(definition, field.name) for field in fields(Definition)}
 
 
-def _schedule(known: StoredDefinition | None) -> Schedule | None:
+def _schedule(known: definitions.StoredDefinition | None) -> Schedule | None:
     """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
     if known is None:
         return None
@@ -407,7 +407,7 @@ def _schedule(known: StoredDefinition | None) -> Schedule | None:
     )
 
 
-def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
+def _undeleted(known: definitions.StoredDefinition | OnceError | None) -> definitions.StoredDefinition | None:
     """Return a definition that is there, else None; raises its error."""
     found = raised(known)
     return None if found is None or found.deleted else found

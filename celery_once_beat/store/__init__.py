@@ -38,7 +38,6 @@ from .model import (
     Renewed,
     Spent,
     Stale,
-    StoredDefinition,
     Superseded,
     Taken,
     Unchanged,

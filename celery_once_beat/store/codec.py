@@ -13,20 +13,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from celery_once_beat.errors import OnceError, StoreDataError
+from celery_once_beat.errors import OnceError
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
-from celery_once_beat.wording import shown
 
 from . import model
-from .keys import VERSION, newer
 
 T = TypeVar("T")
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
 
-#: The fields of a definition's hash that are read; see ``lua/pieces/definition.lua``.
-DEFINITION = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
 LONGEST_WORDS = 1000
 _MOST_NUMBER = 10**15
 #: Characters of a queue's name, percent-encoded.
@@ -72,55 +68,8 @@ def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
     return model.Loaded(cursor, whole(reply[2]), reply[3], reply[4], since)
 
 
-def read_pause(reply: list[Any]) -> model.StoredDefinition | model.Confirmed | model.Unknown:
-    if reply[0] == "unknown":
-        return model.Unknown()
-    try:
-        return make_definition("", as_mapping(reply[1:]))
-    except (ValueError, KeyError):  # it wasn't set at run time, or can't be read
-        return model.Confirmed()
-
-
-def read_definition(key: str, name: str, reply: Any) -> model.StoredDefinition | OnceError | None:
-    """Read the fields :data:`DEFINITION` of a definition's hash, ``key``; None where there is none.
-
-    Returns an error where they can't be read.
-    """
-    if isinstance(reply, OnceError):
-        return reply
-    values = {name: value for name, value in zip(DEFINITION, reply, strict=True) if value is not None}
-    if not values:
-        return None
-    version = values.get("v", "")
-    if version != str(VERSION) and version.isdecimal():
-        return newer(key, version)
-    try:
-        return make_definition(name, values)
-    except (ValueError, KeyError, RecursionError) as exc:
-        return StoreDataError(f"the key {key!r} is no definition of a schedule: {shown(exc)}; delete it")
-
-
-def make_definition(name: str, values: dict[str, str]) -> model.StoredDefinition:
-    by, note = read_words(values.get("words", "{}"))
-    return model.StoredDefinition(
-        name,
-        values["text"],
-        whole(values["version"]),
-        _mark(values["mark"]),
-        parse_instant(values["since"]),
-        parse_instant(values["at"]),
-        by,
-        note,
-        values.get("paused") == "1",
-        values.get("deleted") == "1",
-    )
-
-
-def _mark(text: str) -> str:
-    """Return a fingerprint that scripts can list."""
-    if not re.fullmatch(r"def:\d{1,15}:[!-~]{1,40}", text):
-        raise ValueError(f"found the mark {text!r:.40}")
-    return text
+def read_pause(reply: list[Any]) -> model.Confirmed | model.Unknown:
+    return model.Unknown() if reply[0] == "unknown" else model.Confirmed()
 
 
 def read_words(text: str) -> tuple[str, str]:

@@ -42,7 +42,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {once:beats}:reports        live beats → the report of each, with its app, JSON, display only; BEAT_TTL
 
 Every key of coordination expires by itself. What people set at run time stays until they delete it
-(``lua/pieces/definition.lua``).
+(``features/runtime/lua/definition.lua``).
 """
 
 from __future__ import annotations

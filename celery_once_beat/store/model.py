@@ -302,27 +302,6 @@ class Again(ActedOn):
 
 
 @dataclass(frozen=True)
-class StoredDefinition(ActedOn):
-    """A definition that people set at run time, as the store has it; or one that was deleted of late."""
-
-    name: str
-    #: Its JSON; :mod:`celery_once_beat.schedules` reads it.
-    text: str
-    #: It counts the changes of the name.
-    version: int
-    #: The fingerprint with which beats load it.
-    fingerprint: str
-    #: The instant from which it counts, aware UTC.
-    since: datetime
-    #: When it changed last, aware UTC; who did it, and why.
-    at: datetime
-    by: str = ""
-    note: str = ""
-    paused: bool = False
-    deleted: bool = False
-
-
-@dataclass(frozen=True)
 class Heartbeat:
     """The server's time (aware UTC), and the beats alive."""
 

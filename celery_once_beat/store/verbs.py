@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -263,16 +262,16 @@ class Store:
 
     def set_paused(
         self, entry: str, words: str = "{}", *, paused: bool, only_still: bool = False
-    ) -> model.StoredDefinition | model.Confirmed | model.Unknown:
-        """Pause or resume the entry; returns the definition as it is from then on.
+    ) -> model.Confirmed | model.Unknown:
+        """Pause or resume the entry.
 
         While it is paused none of its windows is claimed; what is open continues. ``words`` name who does it and why,
-        JSON; they are kept until it is resumed. Returns Unknown where there is no such entry, and Confirmed where the
-        entry has no definition that can be read. With ``only_still`` nothing changes where the entry isn't paused,
-        and the answer is Unknown: somebody has resumed it since.
+        JSON; they are kept until it is resumed. Returns Unknown where there is no such entry. With ``only_still``
+        nothing changes where the entry isn't paused, and the answer is Unknown: somebody has resumed it since.
         """
-        reply = self.trip.one(self.pause_request(entry, words, paused=paused, only_still=only_still))
-        return replace(reply, name=entry) if isinstance(reply, model.StoredDefinition) else reply
+        return self.trip.one(  # type: ignore[no-any-return]
+            self.pause_request(entry, words, paused=paused, only_still=only_still)
+        )
 
     def pause_request(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Request[Any]:
         """Make the request of :meth:`set_paused`."""

@@ -16,6 +16,7 @@ from celery_once_beat.errors import NewerVersionError, StoreDataError, Uncertain
 from celery_once_beat.features.runtime.store import (
     Changed,
     Conflict,
+    StoredDefinition,
     ask_changed,
     delete_definition,
     deleted_since,
@@ -46,9 +47,9 @@ class Defined(Stage):
         del self.store.new_id
 
     @property
-    def known(self) -> r.StoredDefinition:
+    def known(self) -> StoredDefinition:
         (found,) = read_definitions(self.store, [ENTRY])
-        assert isinstance(found, r.StoredDefinition)
+        assert isinstance(found, StoredDefinition)
         return found
 
     def load_it(self, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:

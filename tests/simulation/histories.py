@@ -16,7 +16,12 @@ from simulation.recorder import Line, recorded
 
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
-from celery_once_beat.features.runtime.store import delete_definition, read_definitions, set_definition
+from celery_once_beat.features.runtime.store import (
+    StoredDefinition,
+    delete_definition,
+    read_definitions,
+    set_definition,
+)
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
@@ -128,7 +133,7 @@ class History:
 
     def see_definition(self) -> None:
         found = read_definitions(self.store, [self.entry])[0]
-        if isinstance(found, r.StoredDefinition) and self.rng.random() < 0.8:
+        if isinstance(found, StoredDefinition) and self.rng.random() < 0.8:
             self.stored = not found.deleted
             self.loaded = found.fingerprint if self.stored else "ten"
             self.load("beat-1", self.loaded)

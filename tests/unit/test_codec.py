@@ -24,12 +24,14 @@ from celery_once_beat.features.orders.store import (
     encode_order,
 )
 from celery_once_beat.features.reserved.store import RECEIVE
+from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.store import SET, Changed, ChangeRecord, Conflict, decode_changes, read_numbers
 from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.lookup import Past, reading
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
 from celery_once_beat.store.account import EntryAccount, OpenWindow, _read_open, read_account
+from celery_once_beat.store.keys import VERSION
 from celery_once_beat.store.protocol import STATES
 from celery_once_beat.windows import WindowKey
 
@@ -279,7 +281,7 @@ def test_members_of_the_open_windows(member: str, expected: Any) -> None:
 def test_what_could_not_be_read_stays_an_error() -> None:
     """An answer that is an error is handed on."""
     error = StoreDataError("broken")
-    assert codec.read_definition("key", "name", error) is error
+    assert definitions.read_definition("key", "name", error) is error
     for read in (decode_changes, read_account):
         assert read("key", error) is error  # type: ignore[operator]
     assert read_numbers(error) is error
@@ -292,7 +294,7 @@ VALUES = {"v": "2", "version": "3", "text": "{}", "mark": "def:3:abc", "since": 
 
 def definition(**given: str | None) -> Any:
     values = {**VALUES, **given}
-    return codec.read_definition("key", "name", [values.get(name) for name in codec.DEFINITION])
+    return definitions.read_definition("key", "name", [values.get(name) for name in definitions._FIELDS])
 
 
 @pytest.mark.parametrize(
@@ -312,14 +314,14 @@ def definition(**given: str | None) -> Any:
 def test_a_definition(given: dict[str, str], expected: dict[str, Any]) -> None:
     """A hash is read as what somebody set; who and why are for people, so that a foreign text is none."""
     same(
-        definition(v=str(codec.VERSION), **given),
-        m.StoredDefinition("name", "{}", 3, "def:3:abc", AT, AT + HOUR, **expected),
+        definition(v=str(VERSION), **given),
+        definitions.StoredDefinition("name", "{}", 3, "def:3:abc", AT, AT + HOUR, **expected),
     )
 
 
 def test_no_definition() -> None:
     """There is none, it is a newer version's, or it can't be read: each is something else."""
-    assert codec.read_definition("key", "name", [None] * len(codec.DEFINITION)) is None
+    assert definitions.read_definition("key", "name", [None] * len(definitions._FIELDS)) is None
     newer = definition(v="99")
     assert isinstance(newer, NewerVersionError)
     assert "key" in str(newer)
@@ -331,7 +333,7 @@ def test_no_definition() -> None:
         {"text": None},
         {"at": "soon"},
     ):
-        wrong = definition(v=str(codec.VERSION), **given)
+        wrong = definition(v=str(VERSION), **given)
         assert isinstance(wrong, StoreDataError), given
         assert str(wrong).startswith("the key 'key' is no definition of a schedule: ")
 
@@ -339,9 +341,9 @@ def test_no_definition() -> None:
 def test_a_definition_that_another_has_changed() -> None:
     """A change that comes too late, and a pause, say what is there now."""
     flat = [word for pair in VALUES.items() for word in pair]
-    there = m.StoredDefinition("", "{}", 3, "def:3:abc", AT, AT + HOUR)
+    there = definitions.StoredDefinition("", "{}", 3, "def:3:abc", AT, AT + HOUR)
     same(SET.read(["conflict", *flat]), Conflict(there))
-    same(codec.read_pause(["done", *flat]), there)
+    same(definitions._read_pause(["done", *flat]), there)
     with pytest.raises(ValueError, match=r"^found the mark 'other'$"):
         SET.read(["conflict", *flat, "mark", "other"])
 
@@ -378,7 +380,7 @@ def test_numbers() -> None:
 
 # ------------------------------------------------------------------------------------------------- entries
 
-ENTRY = {"v": str(codec.VERSION), "cursor": C, "born": A, "since": B}
+ENTRY = {"v": str(VERSION), "cursor": C, "born": A, "since": B}
 
 
 @pytest.mark.parametrize(
@@ -441,7 +443,7 @@ def test_an_entry_of_another_version() -> None:
     assert isinstance(newer, NewerVersionError)
     assert "99" in str(newer)
     assert "key" in str(newer)
-    assert read_account("key", {"v": str(codec.VERSION), "refused": "1"}) is None
+    assert read_account("key", {"v": str(VERSION), "refused": "1"}) is None
     assert read_account("key", []) is None
 
 

@@ -16,7 +16,6 @@ from celery_once_beat.store import (
     ConfirmReply,
     Finished,
     Store,
-    StoredDefinition,
     Unchanged,
     Unknown,
     raised,
@@ -119,7 +118,7 @@ def abandon_many(
 
 def pause_many(
     store: Store, entries: Sequence[str], words: str, orders: Sequence[Order], *, paused: bool
-) -> list[StoredDefinition | Confirmed | Unknown | OnceError]:
+) -> list[Confirmed | Unknown | OnceError]:
     """Write the orders down, and pause or resume the entries, in one pipeline.
 
     Returns for each entry what :meth:`Store.set_paused` returns.

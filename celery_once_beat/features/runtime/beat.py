@@ -31,11 +31,12 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.schedules import Definition
-from celery_once_beat.store import SHARDS, BeatReport, Overdue, Store, StoredDefinition, raised
+from celery_once_beat.store import SHARDS, BeatReport, Overdue, Store, raised
 from celery_once_beat.windows import WindowKey, format_instant
 from celery_once_beat.wording import some
 
 from . import store as definitions
+from .store import StoredDefinition
 
 if TYPE_CHECKING:
     from celery import Celery

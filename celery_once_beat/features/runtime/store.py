@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.store import SHARDS, ActedOn, Store, StoredDefinition, Unknown, codec
-from celery_once_beat.store.scripts import Verb
+from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec
+from celery_once_beat.store.keys import VERSION, newer
+from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import shown
+
+#: The fields of a definition's hash that are read; see ``lua/definition.lua``.
+_FIELDS = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
+
+
+@dataclass(frozen=True)
+class StoredDefinition(ActedOn):
+    """A definition that people set at run time, as the store has it; or one that was deleted of late."""
+
+    name: str
+    #: Its JSON; :mod:`celery_once_beat.schedules` reads it.
+    text: str
+    #: It counts the changes of the name.
+    version: int
+    #: The fingerprint with which beats load it.
+    fingerprint: str
+    #: The instant from which it counts, aware UTC.
+    since: datetime
+    #: When it changed last, aware UTC; who did it, and why.
+    at: datetime
+    by: str = ""
+    note: str = ""
+    paused: bool = False
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,10 +83,60 @@ def _read(reply: list[Any]) -> ChangeReply:
             paused = len(reply) > 3 and bool(codec.whole(reply[3]))  # noqa: PLR2004  # a deletion's reply doesn't have it
             return Changed(codec.whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
         case "conflict":
-            return Conflict(codec.make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
+            return Conflict(_make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
     return Unknown()
 
 
+def read_definition(key: str, name: str, reply: Any) -> StoredDefinition | OnceError | None:
+    """Read the fields ``_FIELDS`` of a definition's hash, ``key``; None where there is none.
+
+    Returns an error where they can't be read.
+    """
+    if isinstance(reply, OnceError):
+        return reply
+    values = {name: value for name, value in zip(_FIELDS, reply, strict=True) if value is not None}
+    if not values:
+        return None
+    version = values.get("v", "")
+    if version != str(VERSION) and version.isdecimal():
+        return newer(key, version)
+    try:
+        return _make_definition(name, values)
+    except (ValueError, KeyError, RecursionError) as exc:
+        return StoreDataError(f"the key {key!r} is no definition of a schedule: {shown(exc)}; delete it")
+
+
+def _make_definition(name: str, values: dict[str, str]) -> StoredDefinition:
+    by, note = codec.read_words(values.get("words", "{}"))
+    return StoredDefinition(
+        name,
+        values["text"],
+        codec.whole(values["version"]),
+        _check_mark(values["mark"]),
+        parse_instant(values["since"]),
+        parse_instant(values["at"]),
+        by,
+        note,
+        values.get("paused") == "1",
+        values.get("deleted") == "1",
+    )
+
+
+def _check_mark(text: str) -> str:
+    """Return a fingerprint that scripts can list."""
+    if not re.fullmatch(r"def:\d{1,15}:[!-~]{1,40}", text):
+        raise ValueError(f"found the mark {text!r:.40}")
+    return text
+
+
+def _read_pause(reply: list[Any]) -> Any:
+    try:
+        return _make_definition("", codec.as_mapping(reply[1:]))
+    except (ValueError, KeyError):  # none is stored, or it can't be read
+        return codec.read_pause(reply)
+
+
+_PAUSE: Any = replace(PAUSE, read=_read_pause)
 _KEYS = "def entry changes defs gone"
 _CHANGE = "name request words"
 _SET = f"{_CHANGE} text paused if_version:number counts_from:instant"
@@ -94,6 +170,12 @@ def delete_definition(store: Store, name: str, words: str = "{}", *, if_version:
     return _named(store.trip.one(store.change_request(DELETE, name, words, if_version=if_version)), name)
 
 
+def set_paused(store: Store, name: str, words: str, *, paused: bool) -> StoredDefinition | Confirmed | Unknown:
+    """As :meth:`Store.set_paused`; returns the definition as it is from then on, Confirmed where none is stored."""
+    reply = store.trip.one(store.change_request(_PAUSE, name, words, paused=paused, only_still=False))
+    return replace(reply, name=name) if isinstance(reply, StoredDefinition) else reply
+
+
 def _named(reply: R, name: str) -> R:
     """Add the name to the definition that a conflict returns."""
     if isinstance(reply, Conflict) and reply.current is not None:
@@ -107,8 +189,8 @@ def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinitio
     Of a cluster one node may be away: that is the error of its names alone.
     """
     keys = [store.keys.of_entry("def", name) for name in names]
-    replies = store.trip.send([("HMGET", key, *codec.DEFINITION) for key in keys])
-    return [codec.read_definition(*each) for each in zip(keys, names, replies, strict=True)]
+    replies = store.trip.send([("HMGET", key, *_FIELDS) for key in keys])
+    return [read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
 
 def ask_changed(store: Store, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
