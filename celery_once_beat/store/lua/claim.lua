@@ -43,8 +43,8 @@ end
 
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
--- All are looked at before the first write. Returns what to write, nil for a window that was missed.
-local function look_at(run_key, start)
+-- All are read before the first write. Returns what to write, nil for a window that was missed.
+local function find_known(run_key, start)
   local deadline = redis.call('ZSCORE', OPEN, member_of(start))
   if deadline then
     local account = redis.call('HGET', ENTRY, 'w:' .. start)
@@ -87,7 +87,7 @@ end
 local place, missed, newest_missed, known, passed_over = 0, MISSED_COUNT, START, {}, {}
 for start in string.gmatch(MISSED, '%S+') do
   place, newest_missed = place + 1, start
-  local found = look_at(MISSED_RUNS[place], start)
+  local found = find_known(MISSED_RUNS[place], start)
   if found then
     known[#known + 1] = found
     missed = missed - 1
@@ -95,9 +95,9 @@ for start in string.gmatch(MISSED, '%S+') do
     passed_over[#passed_over + 1] = start
   end
 end
-local itself = not passes and look_at(RUN, START)
+local itself = not passes and find_known(RUN, START)
 if HISTORY_SIZE > 0 then
-  redis.call('LLEN', HISTORY) -- validate now: if the outcome couldn't be remembered, the window would restart for ever
+  redis.call('LLEN', HISTORY) -- validate now: if the outcome could not be recorded, the window would restart for ever
 end
 local outcome = MODE == 'cancel' and 'cancelled' or 'missed'
 if missed > 0 then
