@@ -19,14 +19,7 @@ from servers import RedisServer, free_port, need_server
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.features.admission.store import (
-    Acquired,
-    Full,
-    acquire_slot,
-    ask_free_slots,
-    release_slot,
-    slot_renewal,
-)
+from celery_once_beat.features.admission import store as limits
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings, name_broker
 from celery_once_beat.store import Ending, Store
@@ -293,20 +286,20 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
         claim(store)
         one, other = window(ENTRIES[0]), window(ENTRIES[1])
         for name in names:
-            assert acquire_slot(store, name, 1, one, "A", 60.0) == Acquired()
-            assert acquire_slot(store, name, 1, other, "B", 60.0) == Full()
+            assert limits.acquire_slot(store, name, 1, one, "A", 60.0) == limits.Acquired()
+            assert limits.acquire_slot(store, name, 1, other, "B", 60.0) == limits.Full()
         begun = store.begin(one, "A", 30.0)
         for lease in (30.0, 0.1):
             renewals = [r.Renewal(one, "A", begun.fence, lease, True)]
-            slots_too = [slot_renewal(store, name, one, "A", lease * 1.5 + 1.0) for name in names]
+            slots_too = [limits.slot_renewal(store, name, one, "A", lease * 1.5 + 1.0) for name in names]
             assert store.renew_many(renewals, slots_too) == [r.Renewed(), *["kept"] * len(names)]
-        release_slot(store, names[0], one, "A", forget=False)
-        assert acquire_slot(store, names[0], 1, other, "B", 60.0) == Acquired()
+        limits.release_slot(store, names[0], one, "A", forget=False)
+        assert limits.acquire_slot(store, names[0], 1, other, "B", 60.0) == limits.Acquired()
         kill_with_replica(cluster, node)
         called: dict[str, Any] = {}
 
         def looked() -> bool:
-            requests = ask_free_slots(store, dict.fromkeys(names, 1))
+            requests = limits.ask_free_slots(store, dict.fromkeys(names, 1))
             found = store.overdue("beat-2", datetime.now(timezone.utc), 100, requests=requests).replies
             replies = dict(zip(names, found, strict=True))
             assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone

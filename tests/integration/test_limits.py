@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_once_beat.features.admission.store import (
-    Acquired,
-    FreeSlots,
-    Full,
-    acquire_slot,
-    ask_free_slots,
-    release_slot,
-    slot_renewal,
-)
+from celery_once_beat.features.admission import store as limits
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import WindowKey
@@ -40,20 +32,20 @@ class Slots:
         return tuple(map(self.window, numbers))
 
     def acquire(self, number: int, owner: str | None = None, length: float = 30.0, most: int = 2) -> Any:
-        return acquire_slot(self.store, "reports", most, self.window(number), owner or f"w{number}:d:e", length)
+        return limits.acquire_slot(self.store, "reports", most, self.window(number), owner or f"w{number}:d:e", length)
 
     def renew(self, number: int, owner: str | None = None, *, begun: bool = False) -> bool:
         """``begun``: it has begun, in another execution's slot."""
         owner = owner or f"w{number}:d:e"
-        renewal = slot_renewal(self.store, "reports", self.window(number), owner, 30.0, takes_over=begun)
+        renewal = limits.slot_renewal(self.store, "reports", self.window(number), owner, 30.0, takes_over=begun)
         return self.store.trip.one(renewal) == "kept"
 
     def release(self, number: int, owner: str | None = None, *, forget: bool = False) -> None:
-        release_slot(self.store, "reports", self.window(number), owner or f"w{number}:d:e", forget=forget)
+        limits.release_slot(self.store, "reports", self.window(number), owner or f"w{number}:d:e", forget=forget)
 
     def sweep(self, most: int = 2) -> Any:
         """A beat asks how many wait, and whom it is to call."""
-        requests = ask_free_slots(self.store, {"reports": most})
+        requests = limits.ask_free_slots(self.store, {"reports": most})
         return self.store.overdue("beat", datetime.now(timezone.utc), 10, requests=requests).replies[0]
 
     def held(self) -> int:
@@ -79,19 +71,19 @@ def slots(redis_url: str) -> Iterator[Slots]:
 def test_there_are_so_many(slots: Slots) -> None:
     """The others wait. A beat calls as many as there are free slots; those that have waited longest come first."""
     for number in (1, 2):
-        assert slots.acquire(number) == slots.acquire(number) == Acquired(), "the second time it is sent again"
+        assert slots.acquire(number) == slots.acquire(number) == limits.Acquired(), "the second time it is sent again"
     for number in (4, 3, 5):
-        assert slots.acquire(number) == slots.acquire(number) == Full()
-    assert slots.sweep() == FreeSlots(3, ())
+        assert slots.acquire(number) == slots.acquire(number) == limits.Full()
+    assert slots.sweep() == limits.FreeSlots(3, ())
     slots.release(1)
     slots.release(1)
-    assert slots.sweep() == FreeSlots(3, slots.windows(4))
-    assert slots.sweep() == FreeSlots(3, ()), "it is to come first"
-    assert slots.acquire(4) == Acquired()
-    assert slots.sweep() == FreeSlots(2, ())
+    assert slots.sweep() == limits.FreeSlots(3, slots.windows(4))
+    assert slots.sweep() == limits.FreeSlots(3, ()), "it is to come first"
+    assert slots.acquire(4) == limits.Acquired()
+    assert slots.sweep() == limits.FreeSlots(2, ())
     slots.release(2)
     slots.release(4)
-    assert slots.sweep() == FreeSlots(2, slots.windows(3, 5))
+    assert slots.sweep() == limits.FreeSlots(2, slots.windows(3, 5))
     assert slots.held() == 0
     for key in slots.raw.scan_iter("*limit*"):
         assert slots.raw.ttl(key) != -1
@@ -103,8 +95,8 @@ def test_no_slot_is_kept(slots: Slots) -> None:
         slots.acquire(number)
     slots.release(1)
     assert slots.sweep().windows == slots.windows(3)
-    assert slots.acquire(9) == Acquired()
-    assert slots.acquire(3) == Full()
+    assert slots.acquire(9) == limits.Acquired()
+    assert slots.acquire(3) == limits.Full()
     slots.release(9)
     assert slots.sweep().windows == slots.windows(3)
 
@@ -116,8 +108,8 @@ def test_who_finds_none_is_in_line_where_it_was(slots: Slots) -> None:
     slots.release(1)
     assert slots.sweep().windows == slots.windows(3)
     slots.raw.zrem(slots.keys["waiting"], slots.raw.zrange(slots.keys["waiting"], 0, 0)[0])
-    assert slots.acquire(9) == Acquired()
-    assert slots.acquire(3) == Full()
+    assert slots.acquire(9) == limits.Acquired()
+    assert slots.acquire(3) == limits.Full()
     slots.release(9)
     assert slots.sweep().windows == slots.windows(3)
 
@@ -145,7 +137,7 @@ def test_the_dead_give_their_slots_back(slots: Slots) -> None:
     slots.pass_time(15)
     assert slots.sweep().windows == slots.windows(3)
     slots.pass_time(40)
-    assert slots.acquire(9) == Acquired()
+    assert slots.acquire(9) == limits.Acquired()
     assert slots.held() == 1
     assert not slots.renew(2)
 
@@ -164,7 +156,7 @@ def test_who_acquires_again_keeps_its_slot_for_longer(slots: Slots) -> None:
 def test_another_execution_of_the_same_window(slots: Slots) -> None:
     """A copy takes no second slot, and gives none back; the one that has begun makes the slot its own."""
     slots.acquire(1, "A:d:e")
-    assert slots.acquire(1, "B:d:e") == Acquired(shared=True)
+    assert slots.acquire(1, "B:d:e") == limits.Acquired(shared=True)
     assert slots.held() == 1
     slots.release(1, "B:d:e")
     assert slots.held() == 1, "it was refused"
@@ -194,10 +186,10 @@ def test_a_beat_with_more_slots_than_workers(slots: Slots) -> None:
 def test_another_number_of_slots(slots: Slots) -> None:
     """Each worker goes by its own settings: while a deploy lowers the number, nobody new begins above it."""
     for number in (1, 2, 3):
-        assert slots.acquire(number, most=3) == Acquired()
-    assert slots.acquire(4) == Full()
+        assert slots.acquire(number, most=3) == limits.Acquired()
+    assert slots.acquire(4) == limits.Full()
     slots.release(1)
-    assert slots.acquire(4) == Full()
+    assert slots.acquire(4) == limits.Full()
     assert slots.sweep().windows == ()
     slots.release(2)
     assert slots.sweep().windows == slots.windows(4)
@@ -209,4 +201,4 @@ def test_an_ended_window_waits_no_longer(slots: Slots) -> None:
         slots.acquire(number)
     slots.release(3, "-", forget=True)
     slots.release(1)
-    assert slots.sweep() == FreeSlots(1, slots.windows(4))
+    assert slots.sweep() == limits.FreeSlots(1, slots.windows(4))

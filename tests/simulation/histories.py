@@ -16,12 +16,7 @@ from simulation.recorder import Line, recorded
 
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
-from celery_once_beat.features.runtime.store import (
-    StoredDefinition,
-    delete_definition,
-    read_definitions,
-    set_definition,
-)
+from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
@@ -124,16 +119,16 @@ class History:
     def define(self) -> None:
         """Mostly beats see it at once."""
         every = self.rng.choice((1, 1, 1, 2))
-        set_definition(self.store, self.entry, f'{{"every": {every}}}', paused=False)
+        definitions.set_definition(self.store, self.entry, f'{{"every": {every}}}', paused=False)
         self.see_definition()
 
     def delete(self) -> None:
-        delete_definition(self.store, self.entry)
+        definitions.delete_definition(self.store, self.entry)
         self.see_definition()
 
     def see_definition(self) -> None:
-        found = read_definitions(self.store, [self.entry])[0]
-        if isinstance(found, StoredDefinition) and self.rng.random() < 0.8:
+        found = definitions.read_definitions(self.store, [self.entry])[0]
+        if isinstance(found, definitions.StoredDefinition) and self.rng.random() < 0.8:
             self.stored = not found.deleted
             self.loaded = found.fingerprint if self.stored else "ten"
             self.load("beat-1", self.loaded)

@@ -14,15 +14,7 @@ from celery_once_beat.errors import NewerVersionError, StoreDataError
 from celery_once_beat.features.admission.store import ACQUIRE_SLOT, FREE_SLOTS, Acquired, FreeSlots, Full
 from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
 from celery_once_beat.features.keyed.store import BEGIN_NOW, KEY_CLAIM, Elsewhen
-from celery_once_beat.features.orders.store import (
-    ABANDON,
-    BACKFILL,
-    Open,
-    Order,
-    OrderRecord,
-    decode_orders,
-    encode_order,
-)
+from celery_once_beat.features.orders import store as orders
 from celery_once_beat.features.reserved.store import RECEIVE
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.store import SET, Changed, ChangeRecord, Conflict, decode_changes, read_numbers
@@ -79,13 +71,13 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_take, ["closed", "expired"], m.Closed("expired")),
         (codec.read_take, ["no", "held"], m.Unchanged("held")),
         (codec.read_take, ["no", "unconsumed", "by%20night", "7"], m.Unconsumed("by night", 7)),
-        (BACKFILL.read, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
-        (BACKFILL.read, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
-        (BACKFILL.read, ["open"], Open()),
-        (BACKFILL.read, ["unknown"], m.Unknown()),
-        (ABANDON.read, ["finished"], m.Finished()),
-        (ABANDON.read, ["busy", "running"], m.Busy("running")),
-        (ABANDON.read, ["unchanged"], m.Unchanged()),
+        (orders.BACKFILL.read, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
+        (orders.BACKFILL.read, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
+        (orders.BACKFILL.read, ["open"], orders.Open()),
+        (orders.BACKFILL.read, ["unknown"], m.Unknown()),
+        (orders.ABANDON.read, ["finished"], m.Finished()),
+        (orders.ABANDON.read, ["busy", "running"], m.Busy("running")),
+        (orders.ABANDON.read, ["unchanged"], m.Unchanged()),
         (codec.read_begin, f"begun 12 2 {A} 1", m.Begun(12, 2, AT, end_at_once=True)),
         (codec.read_begin, "begun 12 2  0", m.Begun(12, 2, None)),
         (codec.read_begin, ["closed", "done"], m.Closed("done")),
@@ -359,14 +351,14 @@ def test_changes() -> None:
 
 def test_orders() -> None:
     """What somebody ordered is read as it was written, the newest first; a long text is cut."""
-    first, second = Order("run", "a", "ann"), Order("edit", "b", "bob", "n" * 1200, "these")
-    cut = Order("edit", "b", "bob", "n" * 1000, "these")
-    assert json.loads(encode_order(second)) == asdict(cut)
-    reply = [f"call-1 {encode_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
+    first, second = orders.Order("run", "a", "ann"), orders.Order("edit", "b", "bob", "n" * 1200, "these")
+    cut = orders.Order("edit", "b", "bob", "n" * 1000, "these")
+    assert json.loads(orders.encode_order(second)) == asdict(cut)
+    reply = [f"call-1 {orders.encode_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
     later = AT + timedelta(milliseconds=1)
-    same(decode_orders("key", reply), [OrderRecord(later, cut), OrderRecord(AT, first)])
+    same(orders.decode_orders("key", reply), [orders.OrderRecord(later, cut), orders.OrderRecord(AT, first)])
     for wrong in ("call", "call {}", 'call {"what": 7}', "call []", f"call {json.dumps({**asdict(first), 'by': 7})}"):
-        (record,) = decode_orders("key", [wrong, MS])
+        (record,) = orders.decode_orders("key", [wrong, MS])
         assert record.order.note.startswith("the key 'key' holds what is no order: ")
 
 
