@@ -50,46 +50,53 @@ the queue, or run once more in workers that know no windows. Workers report ever
 ``consume``. It is taken at doubling steps where nobody knows who gets the message: an exchange routes it, workers have
 another broker than the beat that asks, or a later window of the entry is done.
 
-What each failure does ---------------------- - A worker doesn't report for WORKER_TTL: it counts as gone, and its
-queues as not consumed. What was published to them stays open, is looked at again after an eighth of its age, within ten
-minutes, and is published again once a worker reports that it consumes the queue. A worker that couldn't report (Redis
-was away, its process was frozen) does so as soon as it can. - A worker lives and hangs: windows of its queues are
-published again at doubling steps. - A window waits for its turn: the script that ends the window before it makes it
-overdue. - A window waits for a slot: its worker asked for one before begin, and the limit lists who waits. A slot is a
-lease: it is free when it is released, or its holder died. A beat that finds one free, five times a second while windows
-wait, calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it. -
-What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
-after ``claim_lease``. If its message is lost, it is published again after a minute, then at doubling steps. - A caller
-dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker was killed,
-running it or with its message reserved, or its retry's message is lost. - A reply is lost and the command is sent
-again, up to three times in one call: every verb is idempotent for its owner, and gives it the same right; the repeated
-reply may lack counts and lists of other windows. A message that is put back comes again as another owner: if its begin
-was carried out, that counts as an execution that died. An owner is one beat process, or one execution of one *delivery*
-of a message, ``<delivery>:<execution>``. A worker's main process, which ends what its child began, knows the delivery
-alone. - An execution outlives its lease: it has the window again. It is *stale* if another execution began the window,
-the window was closed, handed over or put back in line, or windows run one by one and another has the turn. - A
-definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step puts
-its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows due
-before the change stay owed by the old definition. A living beat's own schedule takes precedence. - A beat dies: its
-definitions stop counting once a sweep of the shard is BEAT_TTL later than its own last one. What it had claimed of
-untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows that it was
-forgotten, and it loads its entries again. - A node is away: no beat of its shards ages. After a data loss the store
-knows no beat, and each loads again. - More beats load an entry than it lists: only the newest few decide. If those die,
-an older definition may count for a moment; a living beat with a later one is refused its next claim, loads again, and
-takes the entry back. - The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed
-until the old time is reached, and beats log it. A time in the future is no sign that a beat lives. - A beat dies while
-it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once, and twice only then. -
-An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows go
-on to their outcomes. Windows of the time without it never count, whoever loads it again. - An entry's row of a database
-gets another name: once no living beat has it by the old one, unload puts aside what it had, which the load by the new
-name takes over. A load that finds another row's entry waits for the beats that have it, and puts aside what that had. A
-beat that dies in between leaves it there. - A one-off has had its window and is disabled: spent keeps the time of that
-edit. A beat that finds it enabled with a later edit knows that it is to run once more, even if no beat saw it disabled.
+What each failure does
+----------------------
+- A worker doesn't report for WORKER_TTL: it counts as gone, and its queues as not consumed. What was published to them
+  stays open, is looked at again after an eighth of its age, within ten minutes, and is published again once a worker
+  reports that it consumes the queue. A worker that couldn't report (Redis was away, its process was frozen) does so as
+  soon as it can.
+- A worker lives and hangs: windows of its queues are published again at doubling steps.
+- A window waits for its turn: the script that ends the window before it makes it overdue.
+- A window waits for a slot: its worker asked for one before begin, and the limit lists who waits. A slot is a lease: it
+  is free when it is released, or its holder died. A beat that finds one free, five times a second while windows wait,
+  calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it.
+- What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
+  after ``claim_lease``. If its message is lost, it is published again after a minute, then at doubling steps.
+- A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
+  was killed, running it or with its message reserved, or its retry's message is lost.
+- A reply is lost and the command is sent again, up to three times in one call: every verb is idempotent for its owner,
+  and gives it the same right; the repeated reply may lack counts and lists of other windows. A message that is put back
+  comes again as another owner: if its begin was carried out, that counts as an execution that died.
+  An owner is one beat process, or one execution of one *delivery* of a message, ``<delivery>:<execution>``. A worker's
+  main process, which ends what its child began, knows the delivery alone.
+- An execution outlives its lease: it has the window again. It is *stale* if another execution began the window, the
+  window was closed, handed over or put back in line, or windows run one by one and another has the turn.
+- A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step
+  puts its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows
+  due before the change stay owed by the old definition. A living beat's own schedule takes precedence.
+- A beat dies: its definitions stop counting once a sweep of the shard is BEAT_TTL later than its own last one. What it
+  had claimed of untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows
+  that it was forgotten, and it loads its entries again.
+- A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
+- More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
+  moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
+- The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed until the old time
+  is reached, and beats log it. A time in the future is no sign that a beat lives.
+- A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,
+  and twice only then.
+- An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
+  go on to their outcomes. Windows of the time without it never count, whoever loads it again.
+- An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it
+  had, which the load by the new name takes over. A load that finds another row's entry waits for the beats that have
+  it, and puts aside what that had. A beat that dies in between leaves it there.
+- A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
+  later edit knows that it is to run once more, even if no beat saw it disabled.
 - The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
-opens it or counts it, by its run key. - The store loses everything: the same. A beat that gets Unknown loads its
-entries anew, from the cursors that it knew. - A key holds something foreign: StoreDataError names it, and only that
-entry is affected. - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried
-out.
+  opens it or counts it, by its run key.
+- The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
+- A key holds something foreign: StoreDataError names it, and only that entry is affected.
+- Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
 
 Counters ``c:<outcome>`` obey the conservation law (see ``rules.balance``); ``x:<outcome>`` count backfills and windows
 of earlier definitions, which it leaves out.
