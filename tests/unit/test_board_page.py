@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader
 
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, WindowStatus, WorkerStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, Trouble, WindowStatus, WorkerStatus
 from celery_once_beat.store.account import OpenWindow
 from celery_once_beat.web.board import words
 from celery_once_beat.web.board.axis import ZOOMS, cells_of, make_axis
@@ -172,6 +172,17 @@ def test_when_it_starts_next() -> None:
 
     assert told("2026-11-21T22:59:59.000000Z") == "23:59:59"
     assert told("2026-11-21T23:00:00.000000Z") == "22 November 00:00"
+
+
+def test_what_concerns_all_entries_is_at_the_head() -> None:
+    """In the zone of all other times; so are the reasons of entries, and a paused one has no next start."""
+    seen = sight(entry("a", attention=("late since 2026-11-21T02:00:00Z",), paused=True))
+    trouble = Trouble("data lost", "Redis lost its data at 2026-11-21T01:15:00Z", stops_all=False)
+    page = make_page(replace(seen, report=replace(seen.report, troubles=(trouble,))), BERLIN, Page())
+    assert page.trouble == "Redis lost its data at 21 November 02:15"
+    (line,) = page.lines.values()
+    assert line.attention == ("late since 21 November 03:00",)
+    assert 'class="next">paused<' in "".join(show(page, Choice()).rows.values())
 
 
 def test_the_headline_and_the_beats() -> None:
