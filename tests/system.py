@@ -296,6 +296,11 @@ class System:
         with self._queue_server as client:
             client.lpush(self.queue, message)
 
+    def copy_waiting(self) -> None:
+        """Deliver each message that waits once more."""
+        for message in self.queued():
+            self.put(message)
+
     def send(self, task: str, headers: dict[str, Any]) -> None:
         """Publish a message by hand."""
         with Celery(broker=self.broker_url, set_as_current=False) as app:

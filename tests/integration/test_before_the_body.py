@@ -28,7 +28,8 @@ def test_before_start_is_a_part_of_the_execution(
     system.app = "apps.sending_app"
     system.entries = {"tick": {"task": f"apps.sending_app.{task}", "args": [way], **once_soon()}}
     beat = system.beat()
-    wait_until(lambda: system.waiting() >= 2, "the window is published again", 60)
+    wait_until(system.waiting, "the window is published", 60)
+    system.copy_waiting()
     system.worker().wait_ready()
     wait_until(lambda: system.outcomes() == {outcome: 1} and not system.waiting(), f"the window is {outcome}", 60)
     wait_until(system.refused, "the copy is refused", 60)
