@@ -50,7 +50,7 @@ class Lookup:
         With ``and_loaded`` at all entries that beats have loaded, too, and at the workers. ``before`` is what the last
         look of this kind found: only what has changed since is read again.
         """
-        now, latency, beats, memory = self.beats()
+        now, latency, beats = self.beats()
         loaded = self._loaded(before) if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
@@ -66,6 +66,7 @@ class Lookup:
             if and_loaded and before.has_new_definitions(read):
                 loaded = before.loaded = scan_loaded(self._store)
             seen = before.keep(names, digests, read)
+        memory = codec.read_fullness(self._store.server()[0])
         return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable), memory)
 
     def _read_digests(self, names: Iterable[str]) -> dict[str, str]:
@@ -134,11 +135,11 @@ class Lookup:
 
     # -- beats ------------------------------------------------------------------------------------------------
 
-    def beats(self) -> tuple[datetime, float, list[BeatSeen], float]:
-        """Return the server's time, the seconds of a round trip, the beats that live, and how full the server is."""
+    def beats(self) -> tuple[datetime, float, list[BeatSeen]]:
+        """Return the server's time, the seconds of a round trip, and the beats that live."""
         keys = self._keys.of_beats
-        scores, reports, info = self._trip.read(
-            [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"]), ("INFO", "memory")]
+        scores, reports = self._trip.read(
+            [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"])]
         )
         sent = time.monotonic()
         heartbeat = self._store.snapshot()
@@ -152,7 +153,7 @@ class Lookup:
         for name in sorted(heartbeat.beats):
             since, text = max(now_ms - heard.get(name, now_ms), 0.0) / 1000, texts.get(name)
             beats.append(BeatSeen(name, since, read_report(text), read_app(text)))
-        return heartbeat.now, latency, beats, codec.read_fullness(info)
+        return heartbeat.now, latency, beats
 
     def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:
         """Return the last report of each worker, and what can't be read."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from celery_once_beat.errors import OnceError
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
 
@@ -208,10 +208,9 @@ def as_pairs(reply: list[Any]) -> list[tuple[str, float]]:
     return [(member, float(score)) for member, score in pairs]
 
 
-def read_fullness(reply: Any) -> float:
+def read_fullness(info: Mapping[str, str]) -> float:
     """Return the share of its maxmemory that a server has used, by INFO; 0 where it has none, or doesn't say."""
     try:
-        info = {} if isinstance(reply, OnceError) else as_info(reply)
         return int(info["used_memory"]) / int(info["maxmemory"])
     except (KeyError, ValueError, ZeroDivisionError):
         return 0.0

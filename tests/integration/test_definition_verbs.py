@@ -258,10 +258,10 @@ def test_a_pause_is_one_thing(stage: Defined) -> None:
     assert stage.store.set_paused(ENTRY, '{"by":"bob"}', paused=True)
     assert (stage.known.paused, stage.known.by, stage.known.version) == (True, "bob", 2)
     loaded = stage.load_it()
-    assert loaded.paused
+    assert loaded.pause
     assert stage.claim_it(loaded.cursor + SECOND) == r.Paused()
     stage.raw.delete(stage.entry_key)
-    assert stage.load_it().paused
+    assert stage.load_it().pause
     assert stage.set("two").paused, "a change leaves it as it is"
     assert stage.store.set_paused(ENTRY, paused=False)
     assert not stage.known.paused

@@ -19,7 +19,9 @@ from celery_once_beat.windows import Window, encode_headers, format_instant, key
 def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:
     """A beat that reaches Redis and not the broker takes no window from one that reaches both."""
     cut_off = system.beat("cut-off", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{free_port()}//")
-    cut_off.wait_log(r"the broker doesn't answer: amqp://guest:\*\*\*@127\.0\.0\.1:\d+//: .*refused; nothing is claimed")
+    cut_off.wait_log(
+        r"the broker doesn't answer: amqp://guest:\*\*\*@127\.0\.0\.1:\d+//: .*refused; nothing is claimed"
+    )
     system.worker(pool="solo").wait_ready()
     whole = system.beat("whole")
     system.wait_done(4)

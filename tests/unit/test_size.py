@@ -67,7 +67,7 @@ FIGURES: dict[str, Callable[[], int]] = {
     "Python": lambda: sum(map(python_lines, PACKAGE.rglob("*.py"))),
     "Lua": lambda: sum(map(lua_lines, PACKAGE.rglob("*.lua"))),
     "the largest module": lambda: max(map(python_lines, PACKAGE.rglob("*.py"))),
-    "tests": 46_150lambda: sum(map(python_lines, (ROOT / "tests").rglob("*.py"))),
+    "tests": lambda: sum(map(python_lines, (ROOT / "tests").rglob("*.py"))),
     "words of README": lambda: words(ROOT / "README.md"),
     "words of docs": lambda: sum(words(page) for page in (ROOT / "docs").rglob("*.md") if "reports" not in page.parts),
     "characters of a begin without features": lambda: len(_without_features(BEGIN).script),
