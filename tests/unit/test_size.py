@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_211,
     "Lua": 1_806,
     "the largest module": 429,
-    "tests": 46_150,
+    "tests": 46_152,
     "words of README": 900,
     "words of docs": 24_247,
     "characters of a begin without features": 16_323,
