@@ -41,7 +41,7 @@ from .broker import BatchPublishError
 from .outgoing import OutgoingMessages
 
 logger = guarded(get_logger(__name__))
-_celery_logger = get_logger("celery.beat")
+_celery_logger = guarded(get_logger("celery.beat"))
 
 #: Seconds for which what was learned counts.
 _KEPT = 60.0
@@ -195,11 +195,11 @@ class LearnedMessages:
             if task.typing:
                 task.__header__(*(source.args or ()), **(source.kwargs or {}))
             text = self._text(kind, source, window, sent_as, uuid())
+            if not kind.ignores_result:
+                self._app.backend.on_task_call(self._producer, sent_as)
         except Exception:  # noqa: BLE001  # Celery raises it, too, and it is logged then
             return None
         _celery_logger.info("Scheduler: Sending due task %s (%s)", source.name, source.task)
-        if not kind.ignores_result:
-            self._app.backend.on_task_call(self._producer, sent_as)
         self._texts.setdefault(kind.key, []).append(text)
         return kind
 
@@ -221,6 +221,7 @@ class LearnedMessages:
         if outgoing is None or kind_of is None or outgoing.lost or len(self._stack) != before + 1:
             return
         (name, key, text), _ = self._stack[-1]
+        key = key.removeprefix(self._producer.channel.global_keyprefix)  # which each push puts before it
         known = self._kinds.get(kind_of)
         try:
             if name != "LPUSH" or (kind_of in self._kinds and known is None):

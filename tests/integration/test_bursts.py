@@ -217,6 +217,32 @@ OTHERS: dict[str, Callable[[Ways], Any]] = {
 }
 
 
+def test_a_prefix_of_the_brokers_keys(redis_url: str) -> None:
+    """What is written here goes into the same queue as Celery's messages."""
+    with Ways(redis_url, broker_transport_options={"global_keyprefix": "prefix:"}) as ways:
+        with ways.slice():
+            assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.llen("prefix:celery") == 4  # the third one both ways
+
+
+def test_what_raises_is_left_to_celery(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments that can't be written, a result backend that is away."""
+    with Ways(redis_url) as ways, ways.slice():
+        assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
+        window = Window("entry", ways.start, None, tracked=True)
+        for args in ([object()], (1, object())):
+            source = ways.scheduler.Entry("entry", "tests.any", args=args, options={}, app=ways.app)
+            assert ways.learned.write(source, window, "id") is None
+
+        def away(*_: Any) -> None:
+            raise ConnectionError
+
+        monkeypatch.setattr(ways.app.backend, "on_task_call", away)
+        source = ways.scheduler.Entry("entry", "tests.any", options={}, app=ways.app)
+        assert ways.learned.write(source, window, "id") is None
+
+
 def test_the_setting(redis_url: str) -> None:
     """With it off Celery makes all messages."""
     with Ways(redis_url, once_beat_fast=False) as ways, ways.slice():
