@@ -30,6 +30,8 @@ from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
 from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
+from kombu.serialization import dumps as serialize
+from kombu.serialization import registry
 from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 
@@ -71,6 +73,7 @@ class _Kind:
         self.learned = False
         message = json.loads(text)
         self._embed = json.loads(base64.b64decode(message["body"]))[2]
+        self._serializer = registry.type_to_name[message["content-type"]]
         headers, properties = message["headers"], message["properties"]
         self.ignores_result = headers["ignore_result"]
         message["body"] = "\0body"
@@ -86,8 +89,9 @@ class _Kind:
     ) -> str:
         """Return the text of a message with these window's headers."""
         levels = amqp.app.conf.get("task_repr_maxlevels", 3)
+        _, _, body = serialize((args, kwargs, self._embed), self._serializer)
         given = {
-            "body": json.dumps(base64.b64encode(dumps((args, kwargs, self._embed)).encode()).decode()),
+            "body": json.dumps(base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode()),
             "id": json.dumps(headers["once_id"]),
             "argsrepr": json.dumps(saferepr(args, amqp.argsrepr_maxsize, maxlevels=levels)),
             "kwargsrepr": json.dumps(saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels)),

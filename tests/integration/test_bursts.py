@@ -20,6 +20,7 @@ import kombu
 import pytest
 import redis
 from celery import Celery, signals
+from kombu.serialization import registry
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
@@ -224,6 +225,18 @@ def test_a_prefix_of_the_brokers_keys(redis_url: str) -> None:
             assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
         with redis.Redis.from_url(redis_url) as client:
             assert client.llen("prefix:celery") == 4  # the third one both ways
+
+
+def test_a_serializer_of_somebodys(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes what is written here, too: two messages may not have shown what it does."""
+    stock = registry._encoders["json"]
+    monkeypatch.setitem(
+        registry._encoders, "json", stock._replace(encoder=lambda body: stock.encoder(body).replace("a ", "b "))
+    )
+    with Ways(redis_url) as ways, ways.slice():
+        for args in ((), (), ("a ü",)):
+            here, of_celery = ways.both("entry", args)
+        assert here == of_celery
 
 
 def test_what_raises_is_left_to_celery(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

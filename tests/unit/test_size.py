@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_212,
+    "Python": 19_216,
     "Lua": 1_806,
     "the largest module": 429,
-    "tests": 46_170,
+    "tests": 46_180,
     "words of README": 900,
     "words of docs": 24_247,
     "characters of a begin without features": 16_323,
