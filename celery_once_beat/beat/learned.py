@@ -31,7 +31,7 @@ from celery.app.routes import MapRoute
 from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialize
-from kombu.serialization import registry
+from kombu.serialization import registry  # type: ignore[attr-defined]  # its stubs lack it
 from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 

@@ -138,7 +138,7 @@ class Publishing(BrokerConnection):
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
         """Publish windows claimed or taken at ``claimed_at`` (``clock.steady``), and confirm them slice by slice."""
-        # Untracked windows first: they are closed at their claim, nothing brings back what isn't published.
+        # First those that travel alone: among them the untracked ones, which nobody else would publish.
         left = deque(sorted(jobs, key=_travels_alone, reverse=True))
         self._until = claimed_at + self._patience
         held_since = claimed_at

@@ -10,13 +10,13 @@ of its shard the *open set*, windows with their deadlines; of a window the *clai
 key* (who executes it, for which retry it waits, or how it ended).
 
 Each begin gets a *fence*: the server's time, in ms, or one more than the largest fence that the store knows, if that is
-more. So it is also the time of the begin. It grows with each begin, also while the clock is back. After a failover that
-lost begins, it is larger than theirs once the new server's clock is past them; until then only the owner tells two
-executions apart, and a job's own writes can't.
+more. So it is also the time of the begin. It grows with each begin, even if the clock goes back. A failover may lose
+begins: new fences are larger than the lost ones once the new server's clock is past them. Until then two executions may
+have the same fence. The store tells them apart by their owners; a job's own writes can't.
 
-Cursor and open set are authoritative: a window behind the cursor, and after ``born``, the cursor with which the hash
-was made, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For windows of
-untracked entries, and those that the store lost, these two alone decide.
+Cursor and open set are authoritative. A window that starts after ``born`` (the cursor when the hash was made), and not
+after the cursor, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For
+windows of untracked entries, and those that the store lost, these two alone decide.
 
 States of a window; beside each arrow stands the verb. What an account keeps of them is below, in STATES: a window that
 is claimed, published or running there is ``held``, and runs while it has a run key::
@@ -62,7 +62,8 @@ What each failure does
   is free when it is released, or its holder died. A beat that finds one free, five times a second while windows wait,
   calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it.
 - What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
-  after ``claim_lease``. If its message is lost, it is published again after a minute, then at doubling steps.
+  after ``claim_lease``. If its message is lost, it is published again, at doubling steps: the first after a minute if
+  it waited for its turn, since others wait for it, and after ``start_timeout`` if it waited for a slot.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again, up to three times in one call: every verb is idempotent for its owner,

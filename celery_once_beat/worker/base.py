@@ -174,7 +174,9 @@ class WindowExecution(ABC):
         ``error`` is what it failed with; where it ``returned``, what failed after it. ``again_after`` is as in
         :class:`Ending`.
         """
-        returned, outcome = outcome == "returned", "failed" if outcome == "returned" else outcome
+        returned = outcome == "returned"
+        if returned:
+            outcome = "failed"
         failure = "" if error is None else failure_words(error, self.store.settings.failure_text)
         if failure and returned:
             failure = f"the body returned; Celery couldn't finish the task: {failure}"[:MOST_FAILURE]

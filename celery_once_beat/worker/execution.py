@@ -255,7 +255,8 @@ class Execution(WindowExecution):
         assert lease is not None
         outcome, failure = self._end
         if error is not None and self.state == "ended" and outcome == "done":
-            outcome, failure = self._end = ("", None) if is_death(error) else ("returned", error)
+            self._end = ("", None) if is_death(error) else ("returned", error)
+            outcome, failure = self._end
         later = False
         try:
             if self.state == "ended":

@@ -56,7 +56,7 @@ begin-running | store/lua/begin.lua | while one execution holds its lease no oth
 -   return refuse('busy', 'running')
 - end
 begin-done | store/lua/begin.lua | a window that is done isn't begun
-- if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
+- if kind == 'done' or before_the_order then
 + if false then
 begin-passed | store/lua/begin.lua | a window behind the cursor that isn't open is over, also when its marker has expired
 - if not open and TRACKED and is_behind_cursor() then

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_216,
-    "Lua": 1_806,
+    "Python": 19_219,
+    "Lua": 1_807,
     "the largest module": 429,
     "tests": 46_180,
     "words of README": 900,

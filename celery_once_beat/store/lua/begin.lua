@@ -42,8 +42,9 @@ end
 if kind == 'done' and owner == OWNER and BY_RULE[detail] then
   return {'closed', detail} -- the reply to the begin that closed it was lost
 end
--- Somebody ordered the window again, under another task id: the schedule's own message is a late copy.
-if kind == 'done' or BY_SCHEDULE and window and window.backfill == 1 then
+-- Somebody ordered the window again, under another task id: the message that has the schedule's is a late copy.
+local before_the_order = BY_SCHEDULE and window and window.backfill == 1
+if kind == 'done' or before_the_order then
   return refuse('closed', '')
 end
 local function answer(fence, attempt, end_at_once)

@@ -1,8 +1,8 @@
 -- finish: a worker records how its execution ended: done, failed or revoked. A worker's main process that ends its
 -- child's window sends fence 0. Sent again, it answers as it did the first time.
 --
--- AGAIN: the task's retry_failed_after (0: none), over which the entry's takes precedence. So much later the window runs
--- again, up to max_attempts executions. nil: nothing runs it again.
+-- AGAIN: how long (ms) after a failure the task has its window run again, up to max_attempts executions; the entry's own
+-- value goes first. 0: the task doesn't. nil: nothing runs it again, whatever the entry says.
 --
 -- FAILURE: the failure's text for people, '' for none. RETURNED: the body had returned, and what follows it failed.
 --

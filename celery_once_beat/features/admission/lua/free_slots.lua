@@ -1,7 +1,7 @@
 -- free_slots: a beat asks which windows to call. MOST: how many slots there are by its settings.
 --
--- returns {waiting, window...}   how many wait, then those to call; make_due checks that each still waits. Called windows that
---                               haven't come yet count as slots in use
+-- returns {waiting, window...}   how many wait, then those to call; make_due checks that each still waits. For a free slot
+--                               no second window is called while the first may still come; but whoever asks first gets it
 
 -- include: limit, values
 
