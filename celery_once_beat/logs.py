@@ -78,7 +78,7 @@ class Logged:
 
 
 class Outage:
-    """Something that doesn't work: one line says so, another one if the reason changes, and one that it works again."""
+    """Something that doesn't work: one line when it begins, one when the reason changes, and one when it is over."""
 
     def __init__(self, logger: logging.Logger, actions: tuple[str, str], over: str, **extra: Any) -> None:
         self._logger = logger
@@ -101,7 +101,7 @@ class Outage:
         return steady() - self._since if self.lasts else 0.0
 
     def begin(self, text: str, *arguments: object, why: str = "", error: BaseException | None = None) -> None:
-        """Say that it doesn't work, unless that was said for the same reason; ``error`` with its traceback."""
+        """Log that it doesn't work, unless that was logged for the same reason; ``error`` with its traceback."""
         if not self.lasts:
             self._since = steady()
         if self.why != why:

@@ -248,7 +248,7 @@ class Row:
     needs_ends: Callable[[Any], bool] | None = None
     #: The setting that has the names which a value may be.
     among: str | None = None
-    #: The kind of the argument by which the store is told of it, see ``store.scripts``.
+    #: The kind of the argument that carries it to the store, see ``store.scripts``.
     load: str | None = None
     #: Celery's own setting; else ``once_beat_<name>``.
     setting: str | None = None
@@ -286,7 +286,7 @@ class Options:
     )
     #: for the Redis client: `master_name`, `sentinel_kwargs`, TLS, timeouts
     redis_options: Mapping[str, Any] = row({}, _MAPPING, secret=True)
-    #: begins each key; by default it follows [the app's own](#the-default-prefix). Apps that share a Redis need
+    #: the prefix of each key; by default it follows [the app's own](#the-default-prefix). Apps that share a Redis need
     #: different prefixes or entry names
     key_prefix: str = row(DEFAULT_PREFIX, check_prefix)
     #: how many replicas must have a write before anybody acts on it: [failover](redis.md#replicas-and-failover)
@@ -312,7 +312,7 @@ class Options:
     deadline: float | None = _alert_row(check_seconds(1, optional=True), "span")
     #: after so many failed windows in a row the entry [is paused](alerts.md#pause-after-failures)
     pause_after_failures: int | None = _alert_row(check_count(1, optional=True), "number")
-    #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that isn't done
+    #: the name of a task that is [sent for each window](alerts.md#a-task-for-failures) that ends and isn't done
     on_failure: str | None = _alert_row(check_task_name, "")
 
     # -- When a window is overdue
@@ -351,17 +351,17 @@ class Options:
 
     # -- What Redis keeps
 
-    #: how long the keys of a claim and of an end outlive the moment that they guard
+    #: how long the keys of a claim, and of an end, live
     marker_ttl: float = row(600.0, check_seconds(1))
-    #: how long an end is remembered of an untracked entry, a key of `once()` or `apply_once`, or after a loss of data
+    #: how long ends of untracked entries and of keys of `once()` and `apply_once` are kept, and ends after a data loss
     retention: float = row(86_400.0, check_seconds(1))
     #: windows in an entry's history; 0: none
     history_size: int = row(50, check_count(0))
     #: patterns (`fnmatch`) of tasks that [run-time schedules](schedules.md) and their `on_failure` may send, like
     #: `["proj.*"]`; None: every task
     runtime_tasks: tuple[str, ...] | None = row(None, _PATTERNS)
-    #: of an entry's last ten failures: `"message"` keeps type and first line (200 characters; only URLs' passwords are
-    #: masked), `"type"` the type, `"none"` nothing
+    #: what is kept of an entry's last ten failures: `"message"`: type and first line (200 characters; only URLs'
+    #: passwords are masked); `"type"`: the type; `"none"`: nothing
     failure_text: str = row("message", check_choice("message", "type", "none"))
 
     # -- On the board
@@ -373,8 +373,8 @@ class Options:
 
     # -- Probes
 
-    #: absolute path of a file that a beat touches for [probes](cli.md#probes-that-cost-next-to-nothing), another for
-    #: each beat; also `ONCE_BEAT_HEARTBEAT_FILE` in the environment
+    #: absolute path of a file that a beat touches for [probes](cli.md#probes-that-cost-next-to-nothing), a
+    #: different one for each beat; also `ONCE_BEAT_HEARTBEAT_FILE` in the environment
     heartbeat_file: str | None = row(None, check_path)
 
     # -- Effects
@@ -391,7 +391,7 @@ class EntryOptions:
 
     # -- Executions
 
-    #: the one of `once_beat_limits` under which its windows run
+    #: the limit of `once_beat_limits` that its windows share
     limit: str | None = row(None, check_limit_name, policy="beat", task=True, needs_ends=_is_set, among="limits")
 
     # -- What runs late

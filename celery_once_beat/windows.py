@@ -236,7 +236,7 @@ def task_id(prefix: str, entry: str, start: datetime, ordered: datetime | None =
 
 
 def alert_id(prefix: str, entry: str, start: datetime, what: str) -> str:
-    """Return the id of what is said of a window once: the same where it is said again. Else as :func:`task_id`."""
+    """Return the id of an alert of a window, the same for each repeat of the alert. Else as :func:`task_id`."""
     return uuid_of(f"window\x00{prefix}\x00{entry}\x00{format_instant(start)}\x00told\x00{what}")
 
 

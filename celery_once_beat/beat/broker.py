@@ -163,7 +163,7 @@ def is_to_blame(error: BaseException, producer: Any) -> bool:
 
 
 def hangs(error: BaseException) -> bool:
-    """Whether a publish failed since the broker said nothing for too long."""
+    """Whether a publish failed since the broker didn't answer in time."""
     return _is_any(error, (TimeoutError,))
 
 

@@ -97,7 +97,7 @@ class Claiming:
         self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
-        #: How many entries the store had lost, when it did last; 0: none. And when that was found (``clock.steady``).
+        #: How many entries the store lost the last time; 0: none. And when that was found (``clock.steady``).
         self.lost, self.lost_at = 0, 0.0
         #: The cursors that are so far ahead.
         self._ahead: dict[str, datetime] = {}

@@ -176,7 +176,7 @@ class BeatEntry:
             self.timetable.when = source.schedule
 
     def copy_progress_from(self, old: BeatEntry) -> None:
-        """Keep what the store said of ``old``, from which only the end rules differ."""
+        """Take over the progress of ``old``, which differs in its end rules only."""
         self.progress = replace(old.progress)
 
     def mark_untracked(self) -> None:

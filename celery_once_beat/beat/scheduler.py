@@ -264,7 +264,7 @@ class OnceSchedulerMixin(Publishing):
                 if self._failing.lasts:
                     self._failing.end()
                     self.recovery.hurry()  # to report it
-        if not self.entries.all_loaded:  # there wasn't time for all, or a claim said that it is needed
+        if not self.entries.all_loaded:  # there wasn't time for all, or a claim asked for it
             self.recovery.hurry()
             return 0.0
         return delay
@@ -436,7 +436,7 @@ class OnceSchedulerMixin(Publishing):
             self.store.leave(self.beat_id)
             self.store.close()
         except OnceError as exc:
-            logger.debug("once: the store wasn't told that this beat ends: %s", exc)
+            logger.debug("once: this beat couldn't report its end to the store: %s", exc)
 
     @property
     def info(self) -> str:

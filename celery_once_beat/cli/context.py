@@ -72,7 +72,7 @@ class Project:
         return take_snapshot(self.lookup, self.schedule)
 
     def messages(self, queue: str) -> str:
-        """Say how many messages a queue has, by the broker; '' where that can't be said."""
+        """Say how many messages a queue has, by the broker; '' if that isn't known."""
         try:
             with self.app.connection_for_read(transport_options={"socket_timeout": 4.0}) as connection:
                 connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
@@ -84,7 +84,7 @@ class Project:
     def add_defined(self, *, quiet: bool = False) -> None:
         """Add to the schedule what people set at run time, in a command that doesn't need the store.
 
-        Where that doesn't answer it is said, unless ``quiet``.
+        Reports that the store doesn't answer, unless ``quiet``.
         """
         if not self.settings.redis_url:
             return

@@ -75,7 +75,7 @@ def _findings(project: Project, overview: Overview, report: Report) -> Iterator[
     try:
         transport = str(app.connection_for_write().transport_cls)
     except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
-        yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "mend broker_url")
+        yield Finding("broker", "warn", f"can't be used: {type(exc).__name__}: {exc}", "fix broker_url")
     else:
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, lengths)
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
@@ -94,7 +94,7 @@ def _findings(project: Project, overview: Overview, report: Report) -> Iterator[
     )
     for beat in report.beats:
         if beat.trouble:
-            check, advice = "broker", "mend the broker; beats continue by themselves"
+            check, advice = "broker", "repair the broker; beats continue by themselves"
             if beat.failing:
                 check, advice = "ticks", "its log says where; if that isn't the base scheduler's, please report it"
             yield Finding(check, "warn", f"beat {beat.beat}: {beat.trouble}", advice)
@@ -207,8 +207,8 @@ def _entries(project: Project, report: Report) -> Iterator[Finding]:
             "untracked", "warn", some(untracked, _NAMED),
             "task_cls=OnceTask on the app or base=OnceTask on the task; or accept it: {'once': {'tracked': False}}",
         )  # fmt: skip
-    misfits = [entry for entry in report.entries if entry.misfit]
-    for entry in misfits:
-        yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misfit))
-    if not misfits:
+    misconfigured = [entry for entry in report.entries if entry.misconfigured]
+    for entry in misconfigured:
+        yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misconfigured))
+    if not misconfigured:
         yield Finding("entries", "ok", f"{len(scheduled)}, each is claimed")

@@ -122,7 +122,7 @@ def _numbers(done: Sequence[OrderedWindow]) -> dict[str, int]:
 
 def _name_missing_beat(project: Project) -> None:
     if not project.store.snapshot().beats:
-        click.echo("once: no beat lives; the next one that starts publishes what is ordered", err=True)
+        click.echo("once: no beat lives; the next one to start publishes the ordered windows", err=True)
 
 
 # -- pause and resume -------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _name_missing_beat(project: Project) -> None:
 @json_option
 @pass_project()
 def pause(project: Project, entry: tuple[str, ...], by: str, note: str, *, json_: bool) -> None:
-    """Claim no further windows of ENTRY…; what is open goes on.
+    """Claim no further windows of ENTRY…; open windows continue.
 
     Holds until resume, over restarts and deploys.
 
@@ -204,7 +204,7 @@ def republish(project: Project, entry: tuple[str, ...], queue: str | None, by: s
 @click.command()
 @entry_argument()
 @click.option("--window", metavar="TIME", help="Only the window that starts then.")
-@click.option("--running", is_flag=True, help="Also windows that run; their executions go on.")
+@click.option("--running", is_flag=True, help="Also windows that run; their bodies continue.")
 @yes_option
 @words_options
 @json_option

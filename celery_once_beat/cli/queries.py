@@ -89,7 +89,7 @@ def status(project: Project, entry: tuple[str, ...], queue: str | None, **given:
 @pass_project(reads_schedule=True)
 @click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
 def watch(project: Project, interval: float) -> None:
-    """Show the status again and again, until Ctrl-C. It goes on when Redis comes back."""
+    """Show the status again and again, until Ctrl-C. It continues when Redis is back."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -140,7 +140,7 @@ def _reason(reason: str, words: str, zone: tzinfo, indent: str = "") -> str:
 
 
 def _notes(entry: EntryStatus, zone: tzinfo, *, in_full: bool) -> str:
-    """Return what is said below an entry's line."""
+    """Return the lines below an entry's own."""
     pairs = zip(entry.reasons, entry.attention, strict=True)
     lines = [click.style(_reason(reason, words, zone, "  "), fg="yellow") for reason, words in pairs]
     if in_full:

@@ -298,7 +298,7 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
 def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, **given: Any) -> None:
     """Delete the schedules NAME….
 
-    What is open goes on to its outcome; what isn't claimed doesn't run.
+    Open windows continue to their outcome; unclaimed ones don't run.
 
     --json asks on stderr, and prints a list with an object for each NAME: name, deleted.
     """
@@ -316,7 +316,7 @@ def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, 
 @json_option
 @pass_project()
 def pause(project: Project, names: tuple[str, ...], *, json_: bool, **words: str) -> None:
-    """Claim no further windows of NAME…; what is open goes on. Holds until resume, over restarts and deploys.
+    """Claim no further windows of NAME…; open windows continue. Holds until resume, over restarts and deploys.
 
     --json prints a list with an object for each NAME: name, paused.
     """

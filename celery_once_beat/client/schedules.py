@@ -152,7 +152,7 @@ class Schedules:
             try:
                 next_start(definition.schedule, datetime.now(timezone.utc))
             except UndecidedError:
-                pass  # it goes on looking
+                pass  # it keeps looking
             except ScheduleError as exc:
                 raise SettingError(f"schedule {name!r}: {exc}") from exc
         self._refuse_the_past(name, definition)
@@ -188,7 +188,7 @@ class Schedules:
         return Schedule(**_fields(definition), **kept, name=name, changed_by=said.get("by", ""))
 
     def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
-        """Claim no further windows; what is open goes on. As ``celery once pause``, also for a beat's own entries.
+        """Claim no further windows; open ones continue. As ``celery once pause``, also for a beat's own entries.
 
         Returns the schedule as it is from then on; None: it is a beat's own entry, or ``get`` can't read it.
         """
@@ -208,7 +208,7 @@ class Schedules:
             return None
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
-        """Delete a schedule; returns False where there was none. What is open goes on to its outcome."""
+        """Delete a schedule; returns False where there was none. Open windows continue to their outcome."""
         _check_version(check_name(name), if_version)
         reply = definitions.delete_definition(self._store, name, check_words(by, note), if_version=if_version)
         if isinstance(reply, definitions.Conflict):

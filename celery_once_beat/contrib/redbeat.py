@@ -59,7 +59,7 @@ _LEFT_OUT = "left out"
 @json_option
 @pass_project()
 def import_(project: Project, *, url: str | None, dry_run: bool, by: str, json_: bool) -> None:
-    """Set RedBeat's entries here, to go on where it stopped.
+    """Set RedBeat's entries here, so that they continue where it stopped.
 
     No window runs twice or is left out.
 
@@ -92,7 +92,7 @@ def import_(project: Project, *, url: str | None, dry_run: bool, by: str, json_:
             click.echo(f"Beats of RedBeat's wait until {lock} is deleted.")
     name_unknown_tasks(project, (move.definition for move in moves))
     if not lock:
-        click.echo("once: RedBeat has no lock (redbeat_lock_key): see to it that none of its beats runs", err=True)
+        click.echo("once: RedBeat has no lock (redbeat_lock_key): make sure that none of its beats runs", err=True)
     if left_out:
         sys.exit(1)
 
@@ -343,4 +343,4 @@ class _Import:
         request = entry.load_request(order_name(), self._now)._replace(counts_from=until, absent_at=until)
         (reply,) = self._project.store.load_many([request])
         if not isinstance(raised(reply), Loaded):
-            raise ValueError("the beats that live have another definition of it in beat_schedule")  # noqa: TRY004
+            raise ValueError("living beats have loaded another definition of it from beat_schedule")  # noqa: TRY004

@@ -1,7 +1,7 @@
 """What hangs on the core, each feature in a folder of its own. One that is taken off :data:`FEATURES` is gone.
 
 The core decides when a window is claimed, begins and ends. There it calls what features add. It knows that a window may
-have to wait; which feature says so, and when, it doesn't know.
+have to wait; it doesn't know which feature decides that, or when.
 
 In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<name>_<hook>``. A script that has a line
 ``-- hooks: …`` calls those of all features in turn; a question (all but ``on_…``) until one answers:
@@ -21,7 +21,7 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``on_pause(kept)``                 what it has, and what it answers
 ``on_claim()``                     the window was claimed, and is to be published
 ``on_begin(window)``               an open window begins; true: its end is to be recorded at once
-``on_wait(window, verdict)``       the window waits, as ``before_begin`` or ``before_take`` said
+``on_wait(window, verdict)``       the window waits, as ``before_begin`` or ``before_take`` decided
 ``on_release(gone)``               the window doesn't run any more; ``gone``: its message is lost to the workers
 ``on_begin_alone(repeated)``       a window begins that is open nowhere: its run key alone decides. ``repeated``: it
                                    had, and the reply was lost. Returns how often it has begun by now; nothing: once

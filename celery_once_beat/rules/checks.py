@@ -241,7 +241,7 @@ def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[F
 
 
 def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) -> Iterator[Finding]:
-    """Judge whether beats (name, app) of several apps have the same keys; app None: it hasn't said."""
+    """Judge whether beats (name, app) of several apps have the same keys; app None: it isn't known."""
     apps = {app: beat for beat, app in beats if app is not None}
     if len(apps) > 1:
         yield Finding(

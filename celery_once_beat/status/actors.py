@@ -18,7 +18,7 @@ def in_seconds(duration: timedelta) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BeatStatus:
-    """A beat that lives; what it hasn't said is None."""
+    """A living beat; what it hasn't reported is None."""
 
     beat: str
     #: Seconds since the store heard of it.
@@ -38,7 +38,7 @@ class BeatStatus:
     #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
     broker: str = ""
     broker_for: float = 0.0
-    #: How many entries that it had loaded the store had lost, when it did last; 0: none. And how many seconds ago.
+    #: How many of its loaded entries the store lost the last time; 0: none. And how many seconds ago.
     lost: int = 0
     lost_for: float = 0.0
     #: Entries that it leaves out, each with why, not escaped; a few.
@@ -73,7 +73,7 @@ class WorkerStatus:
     """A worker that knows windows."""
 
     worker: str
-    #: Seconds since it said that it lives; None: it only runs one.
+    #: Seconds since it last reported; None: it never did, but runs a window.
     heard: float | None
     #: How many windows it runs.
     running: int
@@ -85,7 +85,7 @@ class WorkerStatus:
 
     @property
     def lives(self) -> bool:
-        """Whether it was heard of lately; one that never says so runs a window."""
+        """Whether it reported lately; one that never reports lives while it runs a window."""
         return self.running > 0 if self.heard is None else self.heard < WORKER_TTL
 
 
@@ -100,7 +100,7 @@ class StuckQueue:
     workers: tuple[str, ...] = ()
     running: int = 0
     hung: tuple[str, ...] = ()
-    #: A worker that consumed it and isn't heard of any more.
+    #: A worker that consumed it and has stopped reporting.
     lost: str = ""
 
     @property
@@ -108,7 +108,7 @@ class StuckQueue:
         """Why its windows wait."""
         name = f"the queue {shown(self.queue)}"
         if not self.workers:
-            gone = f": {short(self.lost)} did, and isn't heard of any more" if self.lost else ""
+            gone = f": {short(self.lost)} did, and has stopped reporting" if self.lost else ""
             return f"no worker consumes {name}{gone}"
         busy = f"{name} has {number_of(len(self.workers), 'worker')}, busy with {number_of(self.running, 'window')}"
         return busy + (f", of which {some([*map(shown, self.hung)], 1)} hangs" if self.hung else "")

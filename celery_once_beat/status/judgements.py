@@ -52,22 +52,22 @@ class Judgement:
 STOPS_ALL = 9
 
 NO_BEAT = Judgement("no beat", STOPS_ALL, "no beat lives", of_all=True)
-BEHIND = Judgement("behind", STOPS_ALL, "the Redis server's clock went back, and the entry stands still", setup=True)
+BEHIND = Judgement("behind", STOPS_ALL, "the Redis server's clock went back, and the entry isn't claimed", setup=True)
 TICKS_FAIL = Judgement("ticks fail", STOPS_ALL, "a beat lives and does nothing, since its ticks fail", of_all=True)
 BROKER_AWAY = Judgement(
     "broker away", STOPS_ALL, "a beat lives and claims nothing, since it can't use the broker", of_all=True
 )
 DATA_LOST = Judgement(
-    "data lost", 8, "within the last day the store had lost entries that a living beat had loaded", of_all=True
+    "data lost", 8, "within the last day Redis lost entries that a living beat had loaded", of_all=True
 )
 MEMORY = Judgement("memory", 8, "Redis has used 80 % of its maxmemory", of_all=True)
-LEFT_OUT = Judgement("left out", 8, "an option of it is wrong, so no beat runs it", setup=True)
-UNREADABLE = Judgement("unreadable", 7, "a key of it in Redis can't be read", setup=True)
-BROKEN = Judgement("broken", 6, "its schedule can't say when it starts, or a beat leaves it out", setup=True)
+LEFT_OUT = Judgement("left out", 8, "one of its options is wrong, so no beat runs it", setup=True)
+UNREADABLE = Judgement("unreadable", 7, "one of its keys in Redis can't be read", setup=True)
+BROKEN = Judgement("broken", 6, "its next start can't be computed, or a beat leaves it out", setup=True)
 UNCLAIMED = Judgement(
     "unclaimed",
     6,
-    f"a window is due for {CLAIMED_WITHIN.total_seconds():g} s, and no beat has claimed it",
+    f"a window has been due for {CLAIMED_WITHIN.total_seconds():g} s, and no beat has claimed it",
     setup=True,
 )
 UNKNOWN_TASK = Judgement(
@@ -80,38 +80,38 @@ STOPPED = Judgement("stopped", 6, "so many windows failed in a row that pause_af
 HUNG = Judgement(
     "hung",
     6,
-    f"a window runs for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the longest "
-    f"of its entry's history that is done. If fewer than {_LEAST_RUNS} are: for longer than its entry's interval, 1 h "
-    "at least and 1 d at most",
+    f"a window has run for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the "
+    f"longest done window of its entry's history. If fewer than {_LEAST_RUNS} are done: for longer than the "
+    "entry's interval, taken as at least 1 h and at most 1 d",
 )
 UNCONSUMED = Judgement(
     "no consumer",
     6,
-    "no worker consumes the queue of windows that were published, for "
-    f"{STUCK_AFTER.total_seconds():g} s (and their countdown)",
+    f"windows were published more than {STUCK_AFTER.total_seconds():g} s ago (plus their countdown), and no worker "
+    "consumes their queue",
 )
 HELD_UP = Judgement("held up", 5, "windows are due or overdue, and no beat claims anything")
 OVERDUE = Judgement(
-    "overdue", 5, "something should have happened to windows by now, and didn't: a beat publishes them again"
+    "overdue", 5, "windows didn't begin, renew their lease or retry in time: a beat publishes them again"
 )
 LATE = Judgement("late", 5, "a window isn't done by its entry's deadline")
 STUCK = Judgement(
     "stuck",
     5,
-    f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (and countdown), and "
+    f"no worker has begun a window within {STUCK_AFTER.total_seconds():g} s of its publish (plus countdown), though "
     "workers consume its queue",
 )
 SILENT = Judgement(
     "silent",
     4,
-    "a window runs, and its worker hasn't renewed the lease for a third of it and "
-    f"{_RENEWAL_LATE.total_seconds():g} s: it may be dead",
+    "the worker that runs a window should have renewed the lease more than "
+    f"{_RENEWAL_LATE.total_seconds():g} s ago: it may be dead",
 )
 SKIPPING = Judgement("skipping", 3, f"the last {_MOST_SKIPPED} windows or more were skipped")
 #: Its urgency is the outcome's, see ``outcomes``.
 FAILED = Judgement("failed", 3, "the last window failed, was abandoned, dropped, missed, or its message expired")
 NOT_LOADED = Judgement("not loaded", 2, "no beat has loaded it yet", setup=True)
-LOADED_OTHERWISE = Judgement("loaded otherwise", 2, "the beats that live have another definition of it", setup=True)
+LOADED_OTHERWISE = Judgement("loaded otherwise", 2, "living beats have loaded another definition of it", setup=True)
 STRANGER = Judgement("stranger", 2, "it has overdue windows, and is in no schedule", setup=True)
 PAUSED = Judgement("paused", 1, "somebody has paused it")
 

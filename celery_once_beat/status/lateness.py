@@ -42,7 +42,7 @@ def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
         for window in reversed(listed.seen.windows)
         if window.open is not None and not window.open.backfill and window.start + deadline < now
     ]
-    if due is not None and due + deadline < now:  # no beat lives, or all stand still
+    if due is not None and due + deadline < now:  # no beat lives, or none makes progress
         late.append(LateWindow(listed.name, due, "unclaimed", "no beat has claimed it"))
     return tuple(late)
 

@@ -155,7 +155,7 @@ class _Look:
         return "changed" if code.fingerprint != seen.account.fingerprint and not code.stored else ""
 
     def _definition(self, seen: EntrySeen) -> LoadedDefinition | None:
-        """Return what a beat said of the entry, if that is still in force and can be read."""
+        """Return the definition that a beat loaded, if it is still in force and can be read."""
         fingerprint, _, text = self._overview.loaded.get(seen.name, "").partition(" ")
         if seen.account is None or fingerprint != seen.account.fingerprint:
             return None
@@ -185,7 +185,7 @@ class _Look:
             try:
                 entry = self._entries.make_loaded(seen.name, definition, known)
             except OnceError:
-                entry = None  # its name or its options are none; what the beat said is shown
+                entry = None  # its name or its options are none; what the beat loaded is shown
         return Listed(
             seen.name,
             definition.task,

@@ -1,7 +1,7 @@
-"""What Prometheus is told: the report of one look, as metrics. Needs the extra ``metrics``.
+"""The report of one look, as metrics for Prometheus. Needs the extra ``metrics``.
 
 The counters of an entry are the store's own: it doesn't matter which process is asked, or when it started. Labels are
-bounded: so many entries have series of their own, and how windows of the others ended is told under OTHERS; outcomes
+bounded: so many entries have series of their own, and how windows of the others ended is counted under OTHERS; outcomes
 are a fixed set; beats, whose names change with each start, have no label.
 """
 
@@ -39,7 +39,7 @@ _PREFIX = "celery_once_beat_"
 #: Queues that have a label.
 _MOST_QUEUES = 50
 
-#: Outcomes that haven't happened yet are told: Prometheus sees no increase from nothing to 1.
+#: Outcomes that haven't happened yet are exported too: Prometheus sees no increase from nothing to 1.
 _ZEROS: dict[str, float] = dict.fromkeys(COUNTED, 0.0)
 #: What an entry has counted: numbers by metric, and within it by outcome or by bucket.
 _Counts = dict[str, Mapping[str, float]]
@@ -48,7 +48,7 @@ _Counts = dict[str, Mapping[str, float]]
 _COUNTERS = (
     ("windows", "Windows that ended so, under the entry's present definition.", "outcome"),
     ("windows_apart", "Backfills that ended so, and windows of the entry's earlier definitions.", "outcome"),
-    ("late_notices", "Windows that weren't done by their deadline, and were said to be late.", ""),
+    ("late_notices", "Windows that weren't done by their deadline, and were reported as late.", ""),
     ("refused_copies", "Copies of messages that were refused: duplicated, late, redelivered.", ""),
 )
 
@@ -61,16 +61,16 @@ _HISTOGRAMS = (
 
 #: Gauges: name, the field of an entry's status, and help.
 _GAUGES = (
-    ("open_windows", "open", "Windows that still owe their outcome."),
+    ("open_windows", "open", "Windows without an outcome yet."),
     (
         "buffered_windows",
         "buffered",
         "Open windows that wait for another one of their entry, or for a slot of a limit.",
     ),
     ("running_windows", "running", "Windows that a worker executes."),
-    ("overdue_windows", "overdue", "Open windows to which something should have happened by now, and didn't."),
+    ("overdue_windows", "overdue", "Open windows that didn't begin, renew their lease or retry in time."),
     ("paused", "paused", "1 where the entry is paused."),
-    ("paused_seconds", "paused_for", "For how long a paused entry is."),
+    ("paused_seconds", "paused_for", "For how long a paused entry has been paused."),
     ("stopped", "stopped", "1 where pause_after_failures has paused the entry."),
     ("hung_windows", "hung", "Running windows that take far longer than their entry's history."),
     ("silent_windows", "silent", "Running windows whose worker hasn't renewed the lease in time."),
@@ -80,7 +80,7 @@ _GAUGES = (
     ("oldest_open_window_age_seconds", "oldest_open", "Since the oldest open window was claimed."),
     ("oldest_running_window_age_seconds", "oldest_running", "Since the oldest window that runs began."),
     ("attention", "attention", "1 where somebody should look at the entry; 'celery once status' says why."),
-    ("misfit", "misfit", "1 where the entry doesn't run for its set-up; 'celery once doctor' says why."),
+    ("misconfigured", "misconfigured", "1 where set-up keeps the entry from running; 'celery once doctor' says why."),
     ("last_window_lateness_seconds", "last.late", "From the last ended window's start to its last execution's begin."),
     ("last_window_duration_seconds", "last.took", "From the begin of that execution to its end."),
     ("last_window_start_timestamp_seconds", "last.start", "Start of the last window that ended."),
@@ -92,7 +92,7 @@ class OnceCollector(Collector):
     """The metrics of one look after another; for one thread at a time.
 
     At most ``entries`` entries have series of their own: those that need attention first, and then those that had them
-    at the last look, so that series stay. Of the others it tells only how windows ended since it was made: a sum of
+    at the last look, so that series stay. Of the others it exports only how windows ended since it was made: a sum of
     their counters would jump with each entry that comes or goes.
     """
 
@@ -130,7 +130,7 @@ class OnceCollector(Collector):
         """Yield what the last look saw."""
         report = self._report
         up = report is not None
-        yield _gauge("store_up", "1 where Redis could be read, else 0, and then nothing else is told.", up)
+        yield _gauge("store_up", "1 where Redis could be read, else 0, and then there are no other metrics.", up)
         if report is None:
             return
         yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)

@@ -65,7 +65,7 @@ class WindowStatus:
     backfill: bool | None
     #: When a person ordered it.
     ordered: datetime | None = field(metadata={"json": False})
-    #: What its last failure said, as it was recorded and not escaped; '' where nothing is known.
+    #: The text of its last failure, as recorded and not escaped; '' where none is known.
     failure: str = ""
     #: For which window of its entry it waits; and of which limit for a slot.
     waits_for: datetime | None = None
@@ -150,7 +150,7 @@ class EntryStatus:
     unconsumed: int = 0
     #: Windows that aren't done by their deadline, and haven't ended; the oldest that no beat has claimed is one.
     late: int = 0
-    #: How many were said to be late.
+    #: How many were reported as late.
     said_late: int = 0
     #: How many of the newest windows were skipped, if too many; else 0.
     skipped: int = 0
@@ -164,8 +164,8 @@ class EntryStatus:
     #: What somebody should look at, in words, and the name of the judgement of each; the most urgent first.
     attention: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    #: Those of them that the set-up causes.
-    misfit: tuple[str, ...] = ()
+    #: Those of ``attention`` that the set-up causes.
+    misconfigured: tuple[str, ...] = ()
     #: Entries with a larger one are shown first.
     urgency: int = 0
     #: How late its windows began, how long they were queued and ran; or why that can't be read.
@@ -282,7 +282,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 
 
 def _disabled(seen: EntrySeen, scene: Scene) -> EntryStatus:
-    """Say how an entry stands that its database has and that isn't to run: what is open goes on."""
+    """Give the status of an entry that is disabled in its database: open windows continue."""
     worries = [(judgements.OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
     if seen.account is not None and seen.account.spent:  # a one-off is disabled with its outcome
         worries += failure_of(seen)

@@ -172,7 +172,7 @@ def attention_of(worries: Iterable[Worry]) -> dict[str, Any]:
     return {
         "attention": tuple(words for _, words in ordered),
         "reasons": tuple(judgement.name for judgement, _ in ordered),
-        "misfit": tuple(words for judgement, words in ordered if judgement.setup),
+        "misconfigured": tuple(words for judgement, words in ordered if judgement.setup),
         "urgency": ordered[0][0].urgency if ordered else 0,
     }
 
@@ -222,7 +222,7 @@ def _worries_of_account(account: EntryAccount, listed: Listed, scene: Scene) -> 
         yield judgements.LOADED_OTHERWISE, judgements.LOADED_OTHERWISE.meaning
     elif account.cursor > now + CURSOR_AHEAD:
         ahead = (account.cursor - now).total_seconds()
-        since = f"stands still until {format_instant(account.cursor)}: the Redis server's clock is {ahead:.0f} s behind"
+        since = f"isn't claimed until {format_instant(account.cursor)}: the Redis clock is {ahead:.0f} s behind"
         advice = "set it right, or if it was wrong before, delete the key that the beats' log names"
         yield judgements.BEHIND, f"{since}; {advice}"
     else:

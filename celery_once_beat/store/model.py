@@ -330,7 +330,7 @@ class BeatReport:
     #: What its broker does, so that it claims nothing: "doesn't answer: …"; '' where all is well. And for how long.
     broker: str = ""
     broker_for: float = 0.0
-    #: How many entries that it had loaded the store had lost, when it did last; 0: none. And for how long that is so.
+    #: How many of its loaded entries the store lost the last time; 0: none. And for how many seconds that is so.
     lost: int = 0
     lost_for: float = 0.0
     #: Entries that it leaves out, each with why; a few.

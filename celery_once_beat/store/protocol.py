@@ -68,7 +68,7 @@ What each failure does
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again, up to three times in one call: every verb is idempotent for its owner,
   and gives it the same right; the repeated reply may lack counts and lists of other windows. A message that is put back
-  comes again as another owner: if its begin was carried out, that counts as an execution that died.
+  is redelivered with another owner: if its begin was carried out, that counts as an execution that died.
   An owner is one beat process, or one execution of one *delivery* of a message, ``<delivery>:<execution>``. A worker's
   main process, which ends what its child began, knows the delivery alone.
 - An execution outlives its lease: it has the window again. It is *stale* if another execution began the window, the
@@ -87,7 +87,7 @@ What each failure does
 - A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,
   and twice only then.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
-  go on to their outcomes. Windows of the time without it never count, whoever loads it again.
+  continue to their outcomes. Windows of the time without it never count, whoever loads it again.
 - An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it
   had, which the load by the new name takes over. A load that finds another row's entry waits for the beats that have
   it, and puts aside what that had. A beat that dies in between leaves it there.

@@ -41,8 +41,8 @@ The process dies, or sleeps for an hour and continues:
 The store or the network fails:
 
 - A reply is lost: the same owner asks again, up to three times in one call, and is given the same right. If none of
-  them is answered, the message is put back, and comes again as another owner. A begin that was carried out then counts
-  as an execution that died.
+  them is answered, the message is put back, and is redelivered with another owner. A begin that was carried out then
+  counts as an execution that died.
 - Too few replicas confirm begin (``once_beat_wait_replicas``): the body doesn't run. Begin is asked again for half a
   lease, then the window is given back.
 - The store is away at begin: the body doesn't run. A task's message is put back, ``once()`` raises.

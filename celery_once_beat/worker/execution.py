@@ -127,13 +127,13 @@ class Execution(WindowExecution):
             case Busy(reason=reason) if reason == RUNS_ALONE:
                 # No beat publishes the window again: if the other execution has died, only this copy is left.
                 if not times_put_back(request):
-                    text = "another execution runs, or has died: this copy comes again"
+                    text = "another execution runs, or has died: this copy is redelivered"
                     self.log(logging.INFO, "window_comes_again", text)
                 come_again(self.sender, request, self.length)
             case Closed(outcome=outcome, why=why) if outcome:
                 self._end_by_rule(OUTCOMES[outcome], why)
         reason = reply.reason if isinstance(reply, Busy) else "closed"
-        self.log(logging.INFO, "window_refused", "refused, this copy comes late: %s", reason)
+        self.log(logging.INFO, "window_refused", "refused, this copy is late: %s", reason)
         signals.window_refused.send(sender=self.sender, window=self.window, reason=reason)
         raise Ignore(f"window refused: {reason}")
 

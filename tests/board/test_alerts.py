@@ -381,7 +381,7 @@ def test_a_worker_stands_still(watched: Watched) -> None:
         watched.phase("silent_windows", lambda silent: silent == 1, entry="tick")
         assert re.search(r"1 running, not heard of for .*, on (worker|celery)@", system.status()["attention"])
     watched.phase("silent_windows", lambda silent: silent == 0, entry="tick")
-    fires = [{"entry": "tick", "summary": "tick: the worker that runs 1 windows isn't heard of"}]
+    fires = [{"entry": "tick", "summary": "tick: the worker of 1 windows hasn't renewed their leases"}]
     watched.check("OnceWorkerSilent", {(0, END): [], (1, 1): [], (1, 3): fires, (1, END): fires, (2, END): []})
 
 
@@ -537,9 +537,9 @@ def test_an_entry_is_set_up_wrongly(watched: Watched) -> None:
     for entries, is_wrong in ((good, False), (wrong, True), (good, False)):
         beat, exporter = watched.system.beat(entries=entries), watched.export(entries=entries)
         if is_wrong:
-            watched.phase("misfit", bool, entry="raises")
+            watched.phase("misconfigured", bool, entry="raises")
         else:
-            watched.phase("misfit", lambda misfit: not misfit, entry="tick")
+            watched.phase("misconfigured", lambda wrong: not wrong, entry="tick")
         beat.stop()
         exporter.stop()
     fires = [

@@ -380,7 +380,7 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     assert location.startswith(f"..{form.path.removeprefix('/orders')}?done=Paused.")
     cookie = {**bearer(), "cookie": form.cookie}
     told = acting.ask(f"/orders{location.removeprefix('..')}", headers=cookie)
-    assert "Paused. What is open goes on." in told.text
+    assert "Paused. Open windows continue." in told.text
     for forged in (location.replace("done=Paused", "done=Resumed"), location.partition("&seal")[0], location + "0"):
         shown = acting.ask(f"/orders{forged.removeprefix('..')}", headers=cookie)
         assert 'class="done"' not in shown.text, "a link from elsewhere says nothing of what was done"
@@ -450,7 +450,7 @@ def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
         (start,) = system.account(name).open
         assert form.send("abandon", start=format_instant(start)).status == 303
         gone = form.send("abandon", start=format_instant(start))
-        assert (gone.status, "none of them owes its outcome any more" in gone.text) == (422, True)
+        assert (gone.status, "none of them is open any more" in gone.text) == (422, True)
         odd = form.send("abandon", start="x")
         assert (odd.status, "ValueError" in odd.text) == (422, False)
     assert "Traceback" not in acting.proc.log

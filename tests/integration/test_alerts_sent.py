@@ -164,7 +164,7 @@ def test_what_is_not_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> Non
     said = sorted(record.getMessage() for record in caplog.records)
     assert len(said) == 2, said
     assert f"{others!r} holds a string, expected a stream" in said[0]
-    assert "what isn't ours is dropped" in said[1]
+    assert "foreign data is dropped" in said[1]
     assert left(stage) == 0
 
 

@@ -245,7 +245,7 @@ def test_an_order_waits_for_a_beat(system: System, once: Once) -> None:
     ordered = once("run", "tick", BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
     start, _, words = ordered.log.partition(" ")
     assert ordered.exit_code == 0
-    assert words.endswith("\nonce: no beat lives; the next one that starts publishes what is ordered\n")
+    assert words.endswith("\nonce: no beat lives; the next one to start publishes the ordered windows\n")
     system.worker(pool="solo").wait_ready()
     last = system.beat()
     wait_until(lambda: start in system.recorded(), "it ran", 60)
@@ -418,7 +418,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
 
 @pytest.mark.long
 def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> None:
-    """Entries stand still until the old time is reached: beat, status and doctor say so at once, and what to do."""
+    """Entries aren't claimed until the old time is reached: beat, status and doctor say so at once, and what to do."""
     system.settings = SLOWLY
     beat = system.beat()
     wait_until(system.waiting, "a window is published", 60)
@@ -429,10 +429,10 @@ def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> N
     status = once("status")
     assert status.exit_code == 1
     assert "clock is 59" in status.log or "clock is 60" in status.log
-    assert f"stands still until {ahead:%Y-%m-%d %H:%M}" in " ".join(status.log.split())
+    assert f"isn't claimed until {ahead:%Y-%m-%d %H:%M}" in " ".join(status.log.split())
     doctor = once("doctor")
     assert doctor.exit_code == 1
-    assert "stands still until" in doctor.log
+    assert "isn't claimed until" in doctor.log
     facts = json.loads(once("status", "--json").log)
     assert facts["behind"] > 3000
     assert facts["entries"][0]["next"] > format_instant(ahead)

@@ -243,7 +243,7 @@ def test_a_copy_of_a_window_that_nobody_recovers(system: System) -> None:
         wait_until(lambda: system.ledger.read("finish", entry=window.entry), "it runs", 60)  # noqa: B023
         wait_until(lambda: system.refused(window.entry), "its other copy is refused", 60)  # noqa: B023
     assert len(system.ledger.read("start")) == 2
-    assert worker.log.count("or has died: this copy comes again") == 4
+    assert worker.log.count("or has died: this copy is redelivered") == 4
     assert system.waiting() == 0
     system.check_law = False
 

@@ -57,5 +57,5 @@ def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     assert f"entry tick: {words}" in found
     assert "entry (odd): left out: " in found
     shown = system.once("metrics")
-    assert 'celery_once_beat_misfit{entry="tick"} 1.0' in shown
-    assert 'celery_once_beat_misfit{entry="other"} 0.0' in shown
+    assert 'celery_once_beat_misconfigured{entry="tick"} 1.0' in shown
+    assert 'celery_once_beat_misconfigured{entry="other"} 0.0' in shown

@@ -27,7 +27,7 @@ MOST = {
     "the largest module": 429,
     "tests": 46_180,
     "words of README": 900,
-    "words of docs": 24_247,
+    "words of docs": 23_940,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -152,7 +152,7 @@ class OnceAdminMixin:
 
     @admin.action(description="Pause selected tasks")
     def once_pause(self, request: Any, rows: Any) -> None:
-        """Have no further windows claimed, until they are resumed; what is open goes on."""
+        """Have no further windows claimed until they are resumed; open windows continue."""
         self._set_paused(request, rows, "paused")
 
     @admin.action(description="Resume selected tasks")

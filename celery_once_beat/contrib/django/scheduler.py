@@ -247,7 +247,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             except StoreUnavailableError:
                 raise
             except OnceError:
-                continue  # what met it first has said so
+                continue  # already reported where it was first met
 
     def _spend(self, entry: BeatEntry, since: datetime, name: str) -> bool:
         """Disable a one-off that has had its window by ``name``; False where it was enabled again since."""
@@ -299,7 +299,7 @@ def _read_alone(rows: Any, pk: Any, name: str) -> Any:
 
 
 def _is_known(reply: str | OnceError) -> bool:
-    """Whether a reply to ``leave_many`` says something of the row by its old name."""
+    """Whether a reply to ``leave_many`` is about the row's old name."""
     return reply != "unknown" and isinstance(reply, (str, StoreUnavailableError))
 
 

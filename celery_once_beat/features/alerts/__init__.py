@@ -1,1 +1,1 @@
-"""What people are told: a window is late, has ended and isn't done, or its failure has paused its entry."""
+"""Alerts: a window is late, has ended and isn't done, or its failure has paused its entry."""

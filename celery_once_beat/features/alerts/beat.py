@@ -112,12 +112,12 @@ class Part(BeatPart):
                 continue
             taken += reply.found
             for event, found in reply.foreign:
-                self._log_once(f"what isn't ours is dropped from the alerts of shard {shard}: found {found}", extra)
+                self._log_once(f"foreign data is dropped from the alerts of shard {shard}: found {found}", extra)
                 drop_alert(self._beat.store, shard, event)
         return taken, away
 
     def _send_one(self, alert: Alert, entry: BeatEntry | None, seen: EntrySeen | None) -> str:
-        """Send one alert; returns what became of it, as the store is told."""
+        """Send one alert; returns what became of it, as the store records it."""
         if entry is None:
             return "unknown"
         window = Window(alert.window.entry, alert.window.start, None)

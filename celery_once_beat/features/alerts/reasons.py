@@ -38,7 +38,7 @@ def how_ended(ended: Ended) -> str:
 
 
 def end_words(ended: Ended) -> str:
-    """Say why a window isn't done that ended: what its failure said, else what its outcome means."""
+    """Say why a window ended without being done: its failure's text, else what its outcome means."""
     outcome = OUTCOMES.get(ended.outcome)
     return ended.failure or (outcome.meaning if outcome else ended.outcome)
 

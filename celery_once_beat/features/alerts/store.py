@@ -26,12 +26,12 @@ class Ended:
     outcome: str
     #: When, aware UTC.
     at: datetime
-    #: What its last failure said, '' where nothing was recorded.
+    #: The text of its last failure; '' where none was recorded.
     failure: str = ""
 
 
 class Alert(NamedTuple):
-    """What people are to be told of a window."""
+    """An alert of a window, to be sent."""
 
     #: Among those of its shard.
     id: str
@@ -87,10 +87,9 @@ ALERTED = Verb("alerted", "entry alerts", "id what", read_word, feature="alerts"
 
 
 def take_alerts(store: Store, shards: Iterable[int], most: int) -> list[Alerts | OnceError]:
-    """Take alerts of each shard, to send them: up to ``most`` new ones, and as many that another took and didn't.
+    """Take alerts of each shard, to send them: up to ``most`` new ones, and as many that another beat left unsent.
 
-    Of what this beat doesn't say by then what became of it (:func:`alerted`), any beat takes it again after
-    ``publish_timeout``.
+    If this beat doesn't report what became of one (:func:`alerted`) within ``publish_timeout``, any beat may take it.
     """
     idle = store.settings.publish_timeout
     return store.trip.run([store.of_shard(ALERTS, shard, idle=idle, most=most) for shard in shards])

@@ -171,7 +171,7 @@ class Orders:
         return found
 
     def pause(self, name: str, by: OrderedBy) -> None:
-        """Claim no further windows of the entry ``name``; what is open goes on."""
+        """Claim no further windows of the entry ``name``; open windows continue."""
         words = self.note("pause", name, by)
         self._set_paused(name, words, paused=True)
 

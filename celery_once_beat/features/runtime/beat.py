@@ -2,7 +2,7 @@
 
 The store counts the changes of each shard. A sweep finds the names that changed since the number that the beat knows;
 that number comes with them, unless the store has lost it: then the shard is read anew. It is read anew as well, a
-shard at a time, every few minutes: so a beat sees what a failover lost or brought back, however long it stood still.
+shard at a time, every few minutes: so a beat sees what a failover lost or brought back, however long it was frozen.
 
 What a beat doesn't know yet can do no harm: the store refuses its loads, claims and takes, see ``store``.
 """

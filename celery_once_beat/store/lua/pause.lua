@@ -1,4 +1,4 @@
--- pause, resume: the entry's windows aren't claimed while it is paused; what is open goes on. The entry's field is what claims
+-- pause, resume: the entry's windows aren't claimed while it is paused; open windows continue. The entry's field is what claims
 -- look at; a feature may keep the same with the definition.
 --
 -- ONLY_STILL: it was paused before, and is to be so in its definition too, unless somebody has resumed it since.

@@ -2,7 +2,7 @@
 
 Its modules, lowest first:
 
-- ``words``: how names, times and states are said
+- ``words``: the words for names, times and states
 - ``page``: what there is at one moment · ``axis``: the columns of time, and what stands in each
 - ``choice``: which part of it an address asks for · ``grid``: the rows of that part
 - ``feed``: looks again and again, and tells viewers what changed

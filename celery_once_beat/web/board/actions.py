@@ -199,7 +199,7 @@ class Actions:
 
     def _pause(self, line: Line, by: OrderedBy, _: Fields) -> Done:
         self._desk.orders.pause(line.entry, by)
-        return "Paused. What is open goes on."
+        return "Paused. Open windows continue."
 
     def _resume(self, line: Line, by: OrderedBy, _: Fields) -> Done:
         self._desk.orders.resume(line.entry, by)
@@ -214,7 +214,7 @@ class Actions:
             raise SettingError("found no window, expected one or more to give up")
         gone, left = self._desk.orders.abandon(line.entry, starts, by, running=bool(_only(fields, "running")))
         if not gone and not left:
-            raise SettingError("none of them owes its outcome any more")
+            raise SettingError("none of them is open any more")
         return f"Gave up {len(gone)} windows; left {len(left)}, since they run."
 
     def _edit(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
@@ -241,7 +241,7 @@ def _acting(request: Request) -> Visitor:
 
 
 def _ordered_by(visitor: Visitor, fields: Fields) -> OrderedBy:
-    """Return who orders; who came by the token says so themselves, which the log shows."""
+    """Return who orders; visitors with the token give their own name, and the log shows that it is one."""
     note = " ".join(_only(fields, "note").split())
     if visitor.name:
         return OrderedBy(visitor.name, note)

@@ -1,4 +1,4 @@
-"""What the board shows at one moment, before anybody has said which part of it to see. Pure."""
+"""What the board shows at one moment, before anybody has chosen a part of it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_once_beat.windows import format_instant
 
 from . import words
 
-#: Workers that are named; of more it is said how many they are.
+#: How many workers are named; the others are counted.
 _MOST_WORKERS = 12
 #: Characters of the line that says by what code differs.
 _MOST_CODE = 1000

@@ -1,4 +1,4 @@
-"""How names, times and states are said on the page. Pure.
+"""The words for names, times and states on the page. Pure.
 
 Names come from outside: what isn't printable (control characters, halves of surrogates, marks that turn the direction
 of writing) is written out, and what is very long is cut.

@@ -8,7 +8,7 @@
 --   kind     late: it isn't done a deadline after its start   ended: it has an outcome that isn't done
 --            paused: its failure has paused the entry
 --   at       when that was, server ms
---   what     of an end '<outcome> <server ms> <what the failure said>'; of a late one that is open, when it becomes
+--   what     of an end '<outcome> <server ms> <the failure's text>'; of a late one that is open, when it becomes
 --            overdue, server ms; of a pause its note
 --
 -- LATE: windows that are not yet done or late, scored by the time at which they become late, server ms. ENDS: how

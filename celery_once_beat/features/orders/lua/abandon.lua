@@ -1,5 +1,5 @@
 -- abandon: somebody gives a window up. Its outcome is cancelled, and it isn't published again. A message that is out for it
--- is refused; so is the end of an execution that goes on.
+-- is refused; so is the end of an execution that continues.
 --
 -- What runs is left alone, unless RUNNING: nothing here stops its execution, and the next window of an entry without overlap
 -- no longer waits for it.

@@ -1,4 +1,4 @@
--- receive: a worker says that the message of a window waits in it for its turn, and tells so again before LENGTH ms are
+-- receive: a worker reports that it has the message of a window reserved, and reports so again before LENGTH ms are
 -- over. Once its worker is dead the window is overdue. It counts no attempt and gives no right to execute.
 --
 -- returns {'received'}    it is overdue in LENGTH

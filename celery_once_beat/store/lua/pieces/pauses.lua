@@ -1,9 +1,9 @@
--- An entry, or a definition that was set at run time, is paused or goes on.
+-- An entry, or a definition that was set at run time, is paused or resumed.
 
 -- include: now, values
 
 -- First what needs no memory: a full server then allows the next write. `key` is the entry's, or its definition's; without
--- `words` what was said of a pause stays. Words that don't say since when it is paused get that as `at`, server ms.
+-- `words` the words of an earlier pause stay. Words that lack the time of the pause get it as `at`, server ms.
 local function write_paused(key, paused, words)
   local since = string.match(redis.call('HGET', key, 'paused_words') or '', '^{"at": %d+') or '{"at": ' .. int(NOW)
   redis.call('HDEL', key, 'paused')

@@ -305,7 +305,7 @@ function changePage(news) {
   // The first entries come, or the last ones go: the page has another form.
   const whole = $("grid") ? changeRows(news.rows, news.order) : !news.order;
   if (!whole) readAnew();
-  // While a window runs, its story goes on. That of a window which has gone stays as it was told last.
+  // While a window runs, its story is updated. The story of a window that is gone stays as it was last sent.
   const [, kind, line] = /(window|entry)\/(\w+)/.exec(told ?? "") ?? [];
   if (kind && $(`e${line}`)?.querySelector(".cells a") && story.querySelector("#told")) tell(told);
 }
