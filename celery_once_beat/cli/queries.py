@@ -364,7 +364,7 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
     BEAT is the one that claimed the window, or took it over last when it was overdue. It is the store's own record,
     also of an entry that has left the schedule.
     """
-    seen = project.lookup.entry(entry, number if window is None else _MOST_RECORDS)
+    seen = project.lookup.entry(entry, _MOST_RECORDS)  # of the newest that ended some may have started earlier
     if seen.trouble:
         raise StoreDataError(seen.trouble)
     if seen.account is None and not seen.windows:

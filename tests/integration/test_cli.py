@@ -372,6 +372,10 @@ def test_many_entries_are_few_lines(system: System, once: Once) -> None:
     story = once("history", "entry-300", "--window", format_instant(window.start)).log
     assert f"task_id   {task_id('once:', 'entry-300', window.start)}" in story
     assert once("history", "entry-300", "--window", "2026-01-01").log == "No such window is known.\n"
+    (later,) = filled.claim(system.store, [rows.get("entry-300")])
+    filled.execute(system.store, [later, window])  # the last that started isn't the last that ended
+    (newest,) = json.loads(once("history", "entry-300", "-n", "1", "--json").log)["windows"]
+    assert newest["start"] == format_instant(later.start)
 
 
 @pytest.mark.long

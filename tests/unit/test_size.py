@@ -25,9 +25,9 @@ MOST = {
     "Python": 19_219,
     "Lua": 1_807,
     "the largest module": 429,
-    "tests": 46_180,
+    "tests": 46_184,
     "words of README": 900,
-    "words of docs": 23_940,
+    "words of docs": 23_954,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
