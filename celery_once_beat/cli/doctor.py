@@ -155,7 +155,9 @@ def _meaning(project: Project) -> Iterator[Finding]:
 
 def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
     if not alive:
-        yield Finding("beats", "warn", "none lives", "start two: celery -A … beat -S once")
+        yield Finding(
+            "beats", "warn", "none lives", "start two: celery -A … beat -S once (Django's tables: -S once-django)"
+        )
     elif len(alive) == 1:
         yield Finding("beats", "warn", f"only {alive[0]} lives", "start another one, best on another machine")
     else:

@@ -150,7 +150,10 @@ def cause_of(beats: Sequence[BeatStatus]) -> str:
 def troubles_of(overview: Overview, beats: Sequence[BeatStatus], behind: float) -> Iterator[Worry]:
     """Yield what concerns all entries."""
     if not beats:
-        yield judgements.NO_BEAT, "no beat lives, so nothing is claimed: start one with -S once"
+        yield (
+            judgements.NO_BEAT,
+            "no beat lives, so nothing is claimed: start one with -S once (Django's tables: -S once-django)",
+        )
     if behind:
         yield judgements.BEHIND, f"the server's clock is {span(behind)} behind the latest window: it went back"
     for beat in beats:
