@@ -331,7 +331,8 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
     known = _counted(seen, now, scene.prefix)
     if entry is not None:
         # A one-off whose window is behind it has no next one.
-        entry.progress.since = account.since if account and entry.is_in_force(account.fingerprint) else None
+        had_it = account is not None and entry.is_in_force(account.fingerprint) and account.cursor > account.since
+        entry.progress.since = account.since if account and had_it else None
         if not known.get("paused"):
             known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(

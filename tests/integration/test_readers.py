@@ -13,6 +13,7 @@ import filled
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import schedule as schedule_of
 from processes import Proc, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from servers import RedisServer
@@ -23,7 +24,8 @@ from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import make_report, take_snapshot
-from celery_once_beat.store import BeatReport, Loaded, LoadRequest, Store
+from celery_once_beat.store import BeatReport, ClaimRequest, Loaded, LoadRequest, Store
+from celery_once_beat.windows import WindowKey
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}
@@ -159,6 +161,27 @@ def test_while_a_beat_loads_the_others_are_believed(redis_url: str) -> None:
     report = BeatReport(0.0, 0.0, 1, 0, "0.1.0", left_out={"typo": "unknown key 'grce'"})
     store.overdue("host:3:newer", datetime.now(timezone.utc), 0, report=report)
     assert shown(**{"2:loads": 0})["typo"] == ("left out",), "also where this process's code has no such entry"
+    store.close()
+
+
+def test_when_a_one_off_comes_next(redis_url: str) -> None:
+    """At its start, as long as that lies ahead; and never again once its window was claimed."""
+    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    weekly = schedule_of(timedelta(days=7))
+    weekly.one_off = True  # as a row of django-celery-beat's has it
+    app.conf.beat_schedule = {"once": {"task": "proj.work", "schedule": weekly}}
+    schedule, store = load_schedule(app, settings), Store(settings)
+    filled.load(store, list(schedule.entries), timedelta(minutes=3))
+
+    def next_start() -> datetime | None:
+        (entry,) = make_report(take_snapshot(Lookup(store), schedule), schedule).entries
+        return entry.next
+
+    (entry,) = schedule.entries
+    start = entry.after(datetime.now(timezone.utc))
+    assert next_start() == start
+    store.claim_many("beat", [ClaimRequest(WindowKey("once", start), entry.cursor, entry.fingerprint)])
+    assert next_start() is None
     store.close()
 
 
