@@ -76,9 +76,12 @@ class Project:
         try:
             with self.app.connection_for_read(transport_options={"socket_timeout": 4.0}) as connection:
                 connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-                declared = connection.default_channel.queue_declare(queue, passive=True)
-                return f"; it has {number_of(declared.message_count, 'message')}, the broker says"
-        except Exception:  # noqa: BLE001  # every transport has errors of its own; there may be no such queue
+                try:
+                    number = connection.default_channel.queue_declare(queue, passive=True).message_count
+                except connection.channel_errors:
+                    number = 0  # there is no such queue: over Redis it is empty
+                return f"; it has {number_of(number, 'message')}, the broker says"
+        except Exception:  # noqa: BLE001  # every transport has errors of its own
             return ""
 
     def add_defined(self, *, quiet: bool = False) -> None:

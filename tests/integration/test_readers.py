@@ -20,6 +20,7 @@ from servers import RedisServer
 from system import System
 
 from celery_once_beat.beat.schedule import load_schedule
+from celery_once_beat.cli.context import Project
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
@@ -162,6 +163,16 @@ def test_while_a_beat_loads_the_others_are_believed(redis_url: str) -> None:
     store.overdue("host:3:newer", datetime.now(timezone.utc), 0, report=report)
     assert shown(**{"2:loads": 0})["typo"] == ("left out",), "also where this process's code has no such entry"
     store.close()
+
+
+def test_how_many_messages_a_queue_has(redis_url: str) -> None:
+    """Also of a queue that was purged: over Redis it isn't there any more."""
+    with Celery("readers", broker=redis_url, set_as_current=False) as app:
+        app.conf.once_beat_redis_url = redis_url
+        project = Project(app)
+        assert project.messages("celery") == "; it has 0 messages, the broker says"
+        app.send_task("proj.work")
+        assert project.messages("celery") == "; it has 1 message, the broker says"
 
 
 def test_when_a_one_off_comes_next(redis_url: str) -> None:

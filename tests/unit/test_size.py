@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_225,
+    "Python": 19_228,
     "Lua": 1_807,
     "the largest module": 429,
-    "tests": 46_202,
+    "tests": 46_210,
     "words of README": 900,
-    "words of docs": 23_963,
+    "words of docs": 23_995,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
