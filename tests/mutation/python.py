@@ -25,8 +25,9 @@ from mutmut.utils.format_utils import get_mutant_name, mangled_name_from_mutant_
 from .trial import Change, Mutant
 
 PURE = ("*/reading.py", "**/reasons.py", "outcomes.py", "rules/*.py", "schedules/*.py", "store/codec.py", "windows.py")
-#: Not those whose pytest is a process of its own, nor those that count lines: the copy has a function for each mutant.
-TESTS = ["tests/unit", *(f"--ignore=tests/unit/test_{name}.py" for name in ("pytest_plugin", "size"))]
+#: Not those whose pytest is a process of its own, those that count lines (the copy has a function for each mutant), nor
+#: those that need the alarm clock, by which a trial ends.
+TESTS = ["tests/unit", *(f"--ignore=tests/unit/test_{name}.py" for name in ("pytest_plugin", "size", "guard"))]
 
 
 def mutants(package: Path, folder: Path, at: list[str]) -> tuple[list[Mutant], Places]:
