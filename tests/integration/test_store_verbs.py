@@ -1134,11 +1134,24 @@ def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage
     due = stage.deadline()
     assert due is not None
     assert delay - 1 <= (due - asked) / 1000 <= delay + 5
+    assert stage.raw.pttl(stage.run_key) / 1000 <= delay + 5
     assert stage.begin("B", 0) == r.Busy("waiting for retry 1")
     stage.lapse()
     stage.overdue()
     assert stage.take().retry == 1
     assert isinstance(stage.begin("C", 1), r.Begun)
+
+
+def test_a_copy_of_what_a_worker_had_reserved_makes_no_queue_longer(stage: Stage) -> None:
+    """The first message has left its queue; a second one may lie there."""
+    stage.reach("published")
+    for taken in (True, False):
+        assert stage.receive() == r.Confirmed()
+        stage.overdue()
+        reply = stage.take(consumed=["another"])
+        assert isinstance(reply, r.Taken) == taken
+        if taken:
+            stage.confirm()
 
 
 # -------------------------------------------------------------------------------------------------- backfill
