@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_228,
     "Lua": 1_807,
     "the largest module": 429,
-    "tests": 46_220,
+    "tests": 46_259,
     "words of README": 900,
     "words of docs": 23_996,
     "characters of a begin without features": 16_323,
