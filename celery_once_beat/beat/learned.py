@@ -16,7 +16,6 @@ import base64
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +35,7 @@ from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 
 import celery_once_beat
+from celery_once_beat.clock import steady
 from celery_once_beat.logs import guarded
 from celery_once_beat.windows import HEADERS, Window, encode_headers
 
@@ -126,8 +126,8 @@ class LearnedMessages:
     @contextmanager
     def slice(self, producer: Any, batch: Any) -> Iterator[None]:
         """In the block, messages may be written; they are pushed at its end. Raises BatchPublishError."""
-        if time.monotonic() - self._since > _KEPT:
-            self._kinds, self._since = {}, time.monotonic()
+        if steady() - self._since > _KEPT:
+            self._kinds, self._since = {}, steady()
         self._texts, self._stock = {}, {}
         self._producer = producer if batch is not None and self._may_write(producer) else None
         self._batch = batch
