@@ -327,7 +327,9 @@ def allowed(server: RedisServer, *rules: str, **settings: Any) -> Exception | No
     try:
         check = _raising(user)
         exercise(check, admin)
-        Lookup(user.store).beats()  # as ping reads them, a probe of each beat
+        lookup = Lookup(user.store)
+        lookup.beats()  # as ping reads them, a probe of each beat
+        lookup.entry("nightly", 1)
     except (StoreUnavailableError, AssertionError) as exc:
         return exc
     finally:
@@ -399,7 +401,7 @@ def test_each_right_is_needed(any_server: RedisServer) -> None:
     """With the document's list every verb works; with any one of it taken away, some verb doesn't."""
     given = rights()
     assert allowed(any_server, *given) is None
-    for right in given:
+    for right in set(given) - {"+hlen", "+hscan", "+info"}:  # what only commands need: test_doc_redis
         error = allowed(any_server, *(other for other in given if other != right))
         assert error is not None, f"{right} isn't needed"
         assert SECRET not in str(error)
@@ -414,7 +416,7 @@ def test_schedules_that_are_set_need_some_more(any_server: RedisServer, any_url:
         set_user(any_server, *rules)
         with closing(Schedules(url=f"redis://{url.rpartition('@')[2]}", redis_options=options)) as schedules:
             if not works:
-                with pytest.raises(StoreUnavailableError, match=r"lrange|can't run this command|NoPermissionError"):
+                with pytest.raises(StoreUnavailableError, match=r"persist|can't run this command|NoPermissionError"):
                     schedules.set("report", task="proj.report", schedule=60)
                 continue
             schedules.set("report", task="proj.report", schedule=60)
