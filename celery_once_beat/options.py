@@ -357,8 +357,8 @@ class Options:
     retention: float = row(86_400.0, check_seconds(1))
     #: windows in an entry's history; 0: none
     history_size: int = row(50, check_count(0))
-    #: patterns (`fnmatch`) of tasks that [run-time schedules](schedules.md) and their `on_failure` may send, like
-    #: `["proj.*"]`; None: every task
+    #: patterns (`fnmatch`) of tasks that [run-time schedules](schedules.md), their `on_failure` and [tracked
+    #: children](effects.md#child-tasks) may send, like `["proj.*"]`; None: every task
     runtime_tasks: tuple[str, ...] | None = row(None, _PATTERNS)
     #: what is kept of an entry's last ten failures: `"message"`: type and first line (200 characters; only URLs'
     #: passwords are masked); `"type"`: the type; `"none"`: nothing

@@ -194,6 +194,15 @@ class KeyedWindow(WindowKey):
     end: datetime | None = None
 
 
+#: The name of a child that is recovered begins so, and no entry's does; its hash has it as its fingerprint.
+CHILD = "child"
+
+
+def is_child(entry: str) -> bool:
+    """Whether this is the name of a child that beats recover, not of an entry."""
+    return entry.startswith(f"{CHILD}:")
+
+
 def key_of(window: Window, sent_as: str | None = None) -> WindowKey:
     """Return the key by which the store knows ``window``; ``sent_as`` is the task id of its message."""
     if window.keyed:

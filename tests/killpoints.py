@@ -48,6 +48,10 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "worker.finished": ("after", _FINISH),
     "worker.before_hand_over": ("before", ("store.Store.hand_over",)),
     "worker.handed_over": ("after", ("store.Store.hand_over",)),
+    "worker.before_child": ("before", ("features.keyed.children.open_child",)),
+    "worker.child_open": ("after", ("features.keyed.children.open_child",)),
+    "worker.child_published": ("before", ("features.keyed.children.TrackedChild._confirm",)),
+    "worker.child_confirmed": ("after", ("features.keyed.children.TrackedChild._confirm",)),
     "worker.retry_published": ("after", ("worker.OnceTask.apply_async",)),
 }
 

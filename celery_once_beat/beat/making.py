@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timezone
+from datetime import datetime, timezone
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery.beat import ScheduleEntry
 from celery.schedules import crontab
 
 from celery_once_beat.errors import SettingError
 from celery_once_beat.options import ROWS
 from celery_once_beat.rules import EntryPolicy, Timing, fingerprint, spread_offset, zone_name, zone_rules
-from celery_once_beat.schedules import LoadedDefinition, cron
+from celery_once_beat.schedules import Definition, LoadedDefinition, cron
 from celery_once_beat.settings import Settings
+from celery_once_beat.windows import CHILD, is_child
 from celery_once_beat.wording import shown, why_no_task
 
 from .entry import BeatEntry, placed
 from .timetable import Timetable
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 _NEED_ENDS: dict[str, Any] = {option: row for option, row in ROWS.items() if row.needs_ends}
 _MAX_NAME = 64 * 1024
@@ -47,6 +52,8 @@ class Making:
         """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
             raise SettingError(f"expected a name of 1 to {_MAX_NAME} bytes")
+        if is_child(name) and stored_fingerprint != CHILD:
+            raise SettingError(f"expected a name that doesn't begin with {CHILD}:, as those of children do")
         why = why_no_task(source.task)
         if why:
             raise SettingError(why)
@@ -70,6 +77,26 @@ class Making:
         timetable = Timetable(when, policy.anchor, spread_offset(name, policy.spread), one_off=one_off)
         full = known + zone_rules(when)
         return BeatEntry(name, source, policy, full, tracked, timing, timetable, stored=bool(stored_fingerprint))
+
+    def make_stored(
+        self, app: Celery[Any], name: str, definition: Definition, at: datetime, fingerprint: str
+    ) -> BeatEntry:
+        """Return the entry ``name`` of a definition that the store has, with its fingerprint there.
+
+        ``at`` (aware) is shown as its last run. Raises SettingError.
+        """
+        definition.check_tasks(self.settings)
+        source = ScheduleEntry(
+            name=name,
+            task=definition.task,
+            last_run_at=at,  # else it would ask for the time
+            schedule=definition.schedule,
+            args=tuple(definition.args),
+            kwargs=dict(definition.kwargs),
+            options={**definition.options, **({"once": dict(definition.once)} if definition.once else {})},
+            app=app,
+        )
+        return self.make(name, source, fingerprint)
 
     def make_loaded(self, name: str, definition: LoadedDefinition, known: str) -> BeatEntry:
         """Return the entry ``name`` as another process has loaded it; ``known`` is its fingerprint.

@@ -221,15 +221,16 @@ class Recovery:
 
     def find(self, windows: Iterable[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
         """Return the entry of each window, None where this beat has none; without those that it is yet to read."""
-        unknown = {window.entry for window in windows if self._entries.get(window.entry) is None}
-        found: dict[str, BeatEntry] = {}
-        unread: set[str] = set()
+        get = self._entries.get
+        unknown = {window for window in windows if get(window.entry) is None}
+        found: dict[WindowKey, BeatEntry] = {}
+        unread: set[WindowKey] = set()
         for source in self._entries.sources if unknown else ():
             known, there = source.find(unknown)
             found |= known
             unread |= there
-        get = self._entries.get
-        return {each: get(each.entry) or found.get(each.entry) for each in windows if each.entry not in unread}
+            unknown -= found.keys() | unread
+        return {each: get(each.entry) or found.get(each) for each in windows if each not in unread}
 
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
         self._moved.add(self._store.shard_of(window.entry))

@@ -16,6 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.logs import about, guarded
+from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import shown
 
 from .entry import BeatEntry
@@ -56,10 +57,10 @@ class Source:
         """Return what has changed since the last poll."""
         raise NotImplementedError
 
-    def find(self, _names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
+    def find(self, _windows: Collection[WindowKey]) -> tuple[dict[WindowKey, BeatEntry], set[WindowKey]]:
         """Windows of entries are overdue that no source has.
 
-        Returns those by name that this one knows all the same, and the names of those that it is yet to read.
+        Returns the entries that this one knows all the same, and the windows of those that it is yet to read.
         """
         return {}, set()
 

@@ -17,6 +17,7 @@ from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataEr
 from celery_once_beat.options import wrong
 from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
+from celery_once_beat.windows import CHILD, is_child
 from celery_once_beat.wording import expect, shown, why_no_task
 
 from .codecs import check_known, read_schedule, write_schedule
@@ -158,11 +159,11 @@ class Change:
 def check_name(name: object) -> str:
     """Return the name of a schedule; raises SettingError."""
     try:
-        if isinstance(name, str) and 0 < len(name.encode()) <= _MOST_NAME and name.isprintable():
+        if isinstance(name, str) and 0 < len(name.encode()) <= _MOST_NAME and name.isprintable() and not is_child(name):
             return str.__str__(name)
     except UnicodeEncodeError:  # half of a surrogate pair
         pass
-    raise wrong("name of a schedule", name, f"1 to {_MOST_NAME} bytes of printable text")
+    raise wrong("name of a schedule", name, f"1 to {_MOST_NAME} bytes of printable text, not beginning with {CHILD}:")
 
 
 def check_words(by: object, note: object) -> str:

@@ -17,7 +17,7 @@ from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import EntrySeen, Overview, Past, WindowSeen
 from celery_once_beat.store import OpenWindow
-from celery_once_beat.windows import format_instant, task_id
+from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
 from . import judgements
@@ -259,7 +259,8 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
     entries += [_disabled(overview.entries[name], scene) for name in disabled]
     for name, number in overview.strangers.items():
-        worry = judgements.STRANGER, f"{number} overdue, and not in this schedule"
+        why = "a child that no beat has sent again" if is_child(name) else "and not in this schedule"
+        worry = judgements.STRANGER, f"{number} overdue, {why}"
         entries.append(EntryStatus(name, "stranger", overdue=number, **attention_of([worry])))
     behind = _behind(overview)
     troubles = tuple(

@@ -86,6 +86,8 @@ What each failure does
   is reached, and beats log it. A time in the future is no sign that a beat lives.
 - A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,
   and twice only then.
+- A parent dies between opening a tracked child and confirming that its message is out: the child is overdue, and a beat
+  publishes it from what the store keeps. Its hash has no cursor, so the open set and the run key decide its windows.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
   continue to their outcomes. Windows of the time without it never count, whoever loads it again.
 - An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it

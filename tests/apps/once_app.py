@@ -172,6 +172,13 @@ def work(self, seconds=0.05):
     return "worked"
 
 
+@app.task(bind=True, **ATTRIBUTES)
+def parent(self, *users):
+    for user in users:
+        work.apply_once((), key=user, window=self.window, tracked=True)
+    note("finish", self.window)
+
+
 @app.task(bind=True, max_retries=10, **ATTRIBUTES)
 def retrying(self, times=2):
     note("start", self.window, worker=self.request.hostname, retries=self.request.retries)
@@ -202,6 +209,12 @@ def ending(self, how):
     if how == "sleeps":
         time.sleep(60)
     note("finish", current_window())
+
+
+@app.task(bind=True, **ATTRIBUTES)
+def warn(self, **kwargs):
+    reach("worker.body")
+    ledger.write("told", window=self.window.entry, attempt=self.window.attempt, **kwargs)
 
 
 @app.task(bind=True, base=Task, queue=os.environ["QUEUE"] + "-told")

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_228,
-    "Lua": 1_807,
+    "Python": 19_440,
+    "Lua": 1_838,
     "the largest module": 429,
     "tests": 46_259,
     "words of README": 900,

@@ -4,7 +4,8 @@ The step that decides something of that kind adds an event to a stream (``featur
 sees that there are events. The beat takes them, sends each, and then confirms that to the store:
 
 - it dies or sleeps before it sends one: any beat takes it after ``publish_timeout``;
-- it dies between send and confirm: the same, so it is sent twice, the task of ``on_failure`` with the same id;
+- it dies between send and confirm: the same, so it is sent twice. An OnceTask of ``on_failure`` is a child of the
+  window (``features/keyed/children``), so it is executed once; another task comes twice, with the same id;
 - it can't send it (no such entry, broker away): it puts it back for another beat.
 """
 
@@ -25,7 +26,8 @@ from celery_once_beat.beat.guard import guard
 from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.beat.stopping import held_back
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
+from celery_once_beat.features.keyed.task import Child
 from celery_once_beat.features.orders.store import Order, write_orders
 from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.lookup import EntrySeen, Lookup
@@ -185,10 +187,13 @@ class Part(BeatPart):
             "outcome": ended.outcome,
             "error": end_words(ended),
         }
-        sent_as = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, format_instant(ended.at))
-        known = self._beat.app.tasks.get(task)
+        known, at = self._beat.app.tasks.get(task), format_instant(ended.at)
+        sent_as = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, at)
         send = partial(self._beat.app.send_task, task) if known is None else known.apply_async
-        published, why = self._beat.publish_once(partial(send, kwargs=kwargs, task_id=sent_as))
+        if self._open_child(known, at, window, kwargs):
+            published, why = Published.SENT, ""
+        else:
+            published, why = self._beat.publish_once(partial(send, kwargs=kwargs, task_id=sent_as))
         extra = about("on_failure_unsendable", window, task=task, owner=self._beat.beat_id)
         if published == Published.IMPOSSIBLE:
             self._log_once(f"the task {task!r} (on_failure of {window.entry!r}) can't be sent: {why}", extra)
@@ -207,6 +212,21 @@ class Part(BeatPart):
                 extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat.beat_id),
             )  # fmt: skip
         return published != Published.UNSURE
+
+    def _open_child(self, task: Any, at: str, window: Window, kwargs: dict[str, str]) -> bool:
+        """Have the task executed as a child of the window, which is recovered; a beat's next sweep publishes it.
+
+        Returns False where nobody would close its window, or where Redis may not keep its message.
+        """
+        if not getattr(task, "once_closes_windows", False) or self._beat.app.conf.task_always_eager:
+            return False
+        try:
+            child = Child(task, at, window, None, None, tracked=True).tracked((), kwargs, {})
+        except SettingError:  # once_beat_runtime_tasks doesn't allow it, for example
+            return False
+        child.open(overdue_in=0.0)
+        self._beat.recovery.hurry()
+        return True
 
     def _log_once(self, text: str, extra: dict[str, object]) -> None:
         if self._logged.is_new(text):

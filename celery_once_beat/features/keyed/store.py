@@ -1,16 +1,19 @@
-"""The verbs of windows of user-defined keys."""
+"""The verbs of windows of user-defined keys, and of children that beats recover."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from celery_once_beat.errors import OnceError
+from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Store, Unchanged
 from celery_once_beat.store.codec import instant, read_begin, read_word
-from celery_once_beat.store.scripts import BEGIN, Verb
-from celery_once_beat.windows import KeyedWindow, WindowKey
+from celery_once_beat.store.scripts import BEGIN, WINDOW, Verb, encode_options
+from celery_once_beat.windows import CHILD, KeyedWindow, WindowKey, format_instant
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ def _read_claim(reply: list[Any]) -> Claimed | Unchanged | Elsewhen:
 BEGIN_NOW: Any = replace(BEGIN, read=_read_begin_now)
 KEY_CLAIM = Verb("key_claim", "claim run", "claimant publish_timeout:span starts_at:time", _read_claim, feature="keyed")
 KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", read_word, feature="keyed")
+OPEN_CHILD = Verb(
+    "open_child",
+    "entry open run",
+    f"{WINDOW} claimant message options expires:span overdue_in:span",
+    _read_claim,
+    waits=True,
+    feature="keyed",
+)
+CONSTANTS = {"CHILD": f"'{CHILD}'"}
 
 
 def settle(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
@@ -70,3 +82,36 @@ def confirm_key(store: Store, window: KeyedWindow, claimant: str, *, published: 
     It isn't if the message didn't go out and another has claimed the window since.
     """
     return store.trip.one(store.of_window(KEY_CONFIRM, window, claimant=claimant, published=published)) == "confirmed"
+
+
+#: What the store judges a child by. When a window starts and whom its end concerns is its parent's.
+_END_RULES = ("max_attempts", "recover")
+
+
+def open_child(
+    store: Store,
+    window: WindowKey,
+    claimant: str,
+    message: str,
+    rules: EndRules,
+    *,
+    expires: float | None = None,
+    overdue_in: float | None = None,
+) -> Claimed | Unchanged:
+    """Open the window of a child, and keep its ``message``; :class:`Unchanged` where it is open, or has ended.
+
+    ``claimant`` is a name used for this call alone. Unless the caller confirms it within ``overdue_in`` seconds (None:
+    ``claim_lease``), a beat publishes it. ``expires``: so many seconds later it does.
+    """
+    options = {name: value if name in _END_RULES else None for name, value in rules.by_name.items()}
+    wait = store.settings.claim_lease if overdue_in is None else overdue_in
+    asked: dict[str, Any] = {"claimant": claimant, "message": message, "options": encode_options(options)}
+    asked |= {"expires": expires, "overdue_in": wait}
+    return store.trip.one(store.of_window(OPEN_CHILD, window, **asked))  # type: ignore[return-value]
+
+
+def read_messages(store: Store, windows: Iterable[WindowKey]) -> list[str | OnceError | None]:
+    """Return the message that is kept of each child; None: the store has none."""
+    return store.trip.read(
+        [("HGET", store.entry_key(each.entry), f"m:{format_instant(each.start)}") for each in windows]
+    )

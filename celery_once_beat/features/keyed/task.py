@@ -3,7 +3,8 @@
 ``once("key", every="1h")`` gives each window of the key to one caller; ``task.apply_once(key=…)`` publishes a task
 once a window. A key has no entry and no cursor, and nobody recovers it. Two strings in Redis decide, its claim and its
 run key. Each lives for ``once_beat_retention``, or as long as the window if that is longer. Within another task's
-window, ``apply_once`` names the key after that window's entry and the user's key.
+window, ``apply_once`` names the key after that window's entry and the user's key. A ``tracked`` child is recovered: see
+``children``.
 
 What ``once()`` does if its process dies or sleeps is in ``worker/base``. A process that dies in ``apply_once``:
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
     from celery_once_beat.worker import OnceTask
+
+    from .children import TrackedChild
 
 logger = guarded(logging.getLogger(__name__))  # not Celery's: plain code has not set that up
 
@@ -377,7 +380,14 @@ class Child:
     """A task's message that is sent once for a key and window; see :meth:`OnceTask.apply_once`."""
 
     def __init__(
-        self, task: OnceTask, key: Key, window: Window | None, every: Every | None, tz: tzinfo | str | None
+        self,
+        task: OnceTask,
+        key: Key,
+        window: Window | None,
+        every: Every | None,
+        tz: tzinfo | str | None,
+        *,
+        tracked: bool = False,
     ) -> None:
         of_task = window is None or isinstance(window, Window)
         expect(f"task {task.name!r}, apply_once, window", window, of_task, "a Window, as self.window", SettingError)
@@ -385,9 +395,12 @@ class Child:
         name = f"{within}:{_check_key(key)}"
         if (window is None) == (every is None):
             raise SettingError(f"{name}: give window= or every=, one of the two")
+        if tracked and window is None:
+            raise SettingError(f"{name}, tracked: found every=, expected window=self.window")
         self._task = task
         self._name = name
         self._within = window
+        self._tracked = tracked
         self._schedule = None if every is None else _schedule(name, every, tz, task.app)
 
     def _window(self, now: datetime) -> Window | None:
@@ -396,8 +409,18 @@ class Child:
         assert self._within is not None
         return Window(self._name, self._within.start, self._within.end, tracked=False, keyed=True)
 
+    def tracked(self, args: Any, kwargs: Any, options: dict[str, Any]) -> TrackedChild:
+        """Return it as a window that beats recover; raises SettingError for what can't be kept."""
+        from .children import TrackedChild  # noqa: PLC0415  # it imports beat's part of publishing
+
+        assert self._within is not None
+        return TrackedChild(self._task, self._name, self._within.start, args, kwargs, options)
+
     def publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
         """Send it; returns its result, or None if its message is out or it has no window now."""
+        if self._tracked and not self._task.app.conf.task_always_eager:
+            child = self.tracked(args, kwargs, options)
+            return child.publish() if child.open() else None
         store, claimant = store_of(self._task.app), uuid.uuid4().hex
         window = self._window(datetime.now(timezone.utc))
         reply = claim_key(store, _keyed(window), claimant, now=self._within is None) if window else None
@@ -434,6 +457,7 @@ class TaskMethods:
         window: Window | None = None,
         every: Every | None = None,
         tz: tzinfo | str | None = None,
+        tracked: bool = False,
         **options: Any,
     ) -> Any:
         """As ``apply_async``, but once for each ``key`` (a user's id, for example) and window, however many ask.
@@ -445,8 +469,12 @@ class TaskMethods:
         message is out already. Until that is certain every caller publishes it, since the other may be dead; the
         worker refuses the copies. What is out isn't recovered. Raises StoreUnavailableError while Redis doesn't
         answer, and what ``apply_async`` raises: the next caller publishes it then.
+
+        With ``window`` and ``tracked`` beats recover it as an entry's window, from this call on: whoever is killed, it
+        is executed, and ends once. Redis keeps its message until then, as JSON of up to 64 KiB. Raises SettingError
+        for what can't be kept so. A broker that is away raises nothing: a beat publishes it later.
         """
-        return Child(self, key, window, every, tz).publish(args, kwargs, options)
+        return Child(self, key, window, every, tz, tracked=tracked).publish(args, kwargs, options)
 
     async def apply_once_async(
         self: Any,
@@ -457,6 +485,7 @@ class TaskMethods:
         window: Window | None = None,
         every: Every | None = None,
         tz: tzinfo | str | None = None,
+        tracked: bool = False,
         **options: Any,
     ) -> Any:
         """As ``apply_once``, for asyncio: Redis and the broker are asked in a thread.
@@ -464,7 +493,7 @@ class TaskMethods:
         If it is cancelled, it is sent or not sent; the next caller's ``apply_once`` sees which.
         """
         check_asyncio(f"task {self.name!r}, apply_once_async")
-        child = Child(self, key, window, every, tz)
+        child = Child(self, key, window, every, tz, tracked=tracked)
         return await called(store_of(self.app), partial(child.publish, args, kwargs, options))
 
 

@@ -17,7 +17,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery.beat import ScheduleEntry
 from celery.utils.log import get_logger
 
 from celery_once_beat.beat.entries import Entries
@@ -64,20 +63,7 @@ def make_defined(
     """
 
     def make(text: str) -> BeatEntry:
-        definition = Definition.read(known.name, text)
-        definition.check_tasks(entries.settings)
-        options = {**definition.options, **({"once": dict(definition.once)} if definition.once else {})}
-        source: Any = ScheduleEntry(
-            name=known.name,
-            task=definition.task,
-            last_run_at=known.at,  # else it would ask for the time
-            schedule=definition.schedule,
-            args=tuple(definition.args),
-            kwargs=dict(definition.kwargs),
-            options=options,
-            app=app,
-        )
-        return entries.make(known.name, source, known.fingerprint)
+        return entries.make_stored(app, known.name, Definition.read(known.name, text), known.at, known.fingerprint)
 
     def make_earlier(text: str) -> BeatEntry | None:
         if not text:  # there was none
@@ -298,13 +284,13 @@ class Defined(Source):
         entry.copy_progress_from(old)
         return [entry]
 
-    def find(self, names: Collection[str]) -> tuple[dict[str, BeatEntry], set[str]]:
-        """Look up names that this beat's schedule doesn't have, and whose windows are overdue.
+    def find(self, windows: Collection[WindowKey]) -> tuple[dict[WindowKey, BeatEntry], set[WindowKey]]:
+        """Look up entries that this beat's schedule doesn't have, and whose windows are overdue.
 
-        Returns the entries of definitions that were deleted: their open windows go on to an outcome. And the names that
-        are there all the same, and are yet to be read. Raises StoreUnavailableError.
+        Returns those of definitions that were deleted: their open windows go on to an outcome. And the windows of those
+        that are there all the same, and are yet to be read. Raises StoreUnavailableError.
         """
-        asked = list(names)
+        asked = list({window.entry for window in windows})
         deleted: dict[str, BeatEntry] = {}
         found = dict(zip(asked, definitions.read_definitions(self._store, asked), strict=True))
         there = {name for name, each in found.items() if isinstance(each, OnceError)}  # who reads it says why
@@ -320,7 +306,8 @@ class Defined(Source):
                 deleted[each.name] = make_defined(self._all, self._app, each, raised(changes))
             if each.name not in deleted:
                 there.add(each.name)
-        return deleted, there
+        found_of = {window: deleted[window.entry] for window in windows if window.entry in deleted}
+        return found_of, {window for window in windows if window.entry in there}
 
 
 def add_defined(loaded: LoadedSchedule, app: Celery, store: Store) -> None:

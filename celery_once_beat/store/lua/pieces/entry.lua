@@ -25,6 +25,7 @@
 --   streak        '<number> <start>...': the windows that failed in a row; only where so many pause it
 --   late          how many windows were reported as late
 --   w:<start>     the account of an open window; see window.lua
+--   m:<start>     the message of an open window of a child, JSON; see features/keyed
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
 -- Every verb of an entry reads its version first. It raises NEWER where a newer version wrote the hash, and BADDATA
