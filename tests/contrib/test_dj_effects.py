@@ -222,7 +222,7 @@ result = [refused(WindowRecorded, 2, using="other")[:6], written("other"), writt
 
 @of("sqlite")
 def test_in_a_test_of_djangos(project: Shop) -> None:
-    """A TestCase is one transaction around all: each execution in it is told from the others."""
+    """A TestCase is one transaction around all: each execution is told from the others, and a lacking atomic() seen."""
     assert project.orm("""
 from django.test import TestCase
 class Case(TestCase):
@@ -234,6 +234,8 @@ class Case(TestCase):
             write(3)
         with transaction.atomic(), transaction.atomic(), self.assertRaises(RecordError):
             execution("other").record()  # as outside of a test
+        with self.assertRaisesRegex(RecordError, "found no transaction"):
+            execution("other").record()
 import unittest
 outcome = unittest.TestResult()
 unittest.TestSuite([Case()]).run(outcome)
