@@ -60,6 +60,10 @@ class Settings(Options):
         """
         conf = app.conf
         values = {name: ROWS[name].check(PREFIX + name, conf[PREFIX + name]) for name in _given(app, _OURS)}
+        try:
+            app.timezone  # noqa: B018  # else each entry would say it
+        except Exception:  # noqa: BLE001  # what zoneinfo raises differs
+            raise wrong("timezone", conf.timezone, "the name of a time zone, like 'Europe/Berlin'") from None
         deadline = "beat_cron_starting_deadline"
         values["cron_starting_deadline"] = ROWS["cron_starting_deadline"].check(deadline, conf.get(deadline))
         if "key_prefix" not in values:

@@ -90,3 +90,38 @@ except KeyError:
     wait_until(lambda: shop.ledger.read("start", what="the last"), "all have run", 60)
     assert [event["what"] for event in shop.ledger.read("start")] == ["committed", "with options", "the last"]
     assert all("entry" not in event for event in shop.ledger.read())
+
+
+CHECK = """
+from django.core.checks import run_checks
+found = [*run_checks(), *run_checks(tags=["database"], databases=["default"])]
+result = [f"{each.id[17:]} {each.msg}" for each in found if each.id.startswith("celery_once_beat")]
+"""
+CHECKED = ["django.contrib.contenttypes", "django_celery_beat", "celery_once_beat.contrib.django"]
+
+
+def test_check_names_wrong_rows(new_shop: Callable[..., Shop]) -> None:
+    """As warnings, each with what to change: they stop no migration."""
+    shop = new_shop(INSTALLED_APPS=CHECKED)
+    assert shop.orm(CHECK) == []
+    shop.orm(ROWS)
+    options, arguments = shop.orm(CHECK)
+    assert options.startswith("W003 'wrong' is left out: beat entry 'wrong', option 'once': unknown key 'catchup'")
+    assert arguments.startswith("W003 'wrong args' is left out: row 'wrong args', args: found '['")
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"CELERY_TIMEZONE": "Europe/Berln"}, "E001 timezone: found 'Europe/Berln', expected the name of a time zone"),
+        ({"CELERY_ONCE_BEAT_LEASE": "long"}, "E001 once_beat_lease: found 'long', expected a number of seconds"),
+        ({"CELERY_BROKER_URL": "memory://", "CELERY_ONCE_BEAT_REDIS_URL": None}, "W001 once_beat_redis_url"),
+    ],
+)
+def test_check_names_a_wrong_setting(new_shop: Callable[..., Shop], settings: dict[str, Any], found: str) -> None:
+    """Once, however many rows there are; a Redis that isn't set is none where tests run."""
+    shop = new_shop(INSTALLED_APPS=CHECKED, **settings)
+    shop.orm("row('one', interval=every(1)), row('two', interval=every(2))")
+    first, *more = shop.orm(CHECK)
+    assert first.startswith(found)
+    assert [each for each in more if not each.startswith("W002")] == []
