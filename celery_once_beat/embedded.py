@@ -78,6 +78,10 @@ class EmbeddedServer:
         """Remove all that it keeps."""
         self._send(b"FLUSHALL\r\n")
 
+    def set(self, key: str, text: str) -> None:
+        """Set a key to a text without blanks and quotes' escapes."""
+        self._send(f"SET {key} '{text}'\r\n".encode())
+
     def close(self) -> None:
         """End it."""
         if not self.is_of_this_process or self._server.stdin is None:

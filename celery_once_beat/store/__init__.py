@@ -48,4 +48,4 @@ from .model import (
 )
 from .roundtrip import raised
 from .scripts import make_of_executions
-from .verbs import Store, member_of, store_of, stores_made_by
+from .verbs import Store, member_of, new_store, store_instead, store_of, stores_made_by

@@ -4,8 +4,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
 
     {7}:entry:<name>            cursor, definition, counters, open windows' accounts (fields: ``lua/pieces/entry.lua``);
                                 30 days or three intervals from a beat's last contact
-    {7}:entry:child:<name>      of a tracked child (``features/keyed/children``): as an entry's, without a cursor, and with the
-                                kept messages of its open windows; 30 days, a retention once none is open
+    {7}:entry:child:<name>      of a tracked child (``features/keyed/children``): as an entry's, without a cursor, with
+                                the messages of its open windows; 30 days, the retention once none is open
     {7}:entries                 <name> → the description of a loaded entry, display only
                                 (``lua/pieces/entries.lua``); as its longest-lived entry
     {7}:row:<key>               of which entry of the shard a database's row is, or what it had there before it got

@@ -492,15 +492,26 @@ def store_of(app: Celery) -> Store:
     Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
     thread holds one would wait for ever.
     """
-    if _instead is not None:
-        return _instead(app)
+    instead = store_instead(app)
+    if instead is not None:
+        return instead
     store = _stores.get(app)
     return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
 
 
+def store_instead(app: Celery) -> Store | None:
+    """Return the store that is used instead of any other of the app, in a block of ``stores_made_by``; else None."""
+    return None if _instead is None else _instead(app)
+
+
+def new_store(app: Celery) -> Store:
+    """Return a store of the caller's own, or the one instead; raises SettingError where a setting is wrong."""
+    return store_instead(app) or Store(Settings.from_app(app))
+
+
 @contextmanager
 def stores_made_by(make: Callable[[Celery], Store]) -> Iterator[None]:
-    """Let ``store_of`` return what ``make`` returns, in all threads: for tests of users'."""
+    """Let ``store_instead`` return what ``make`` returns, in all threads: for tests of users'."""
     global _instead  # noqa: PLW0603  # one for the process
     before, _instead = _instead, make
     try:

@@ -22,11 +22,12 @@ from processes import wait_until
 
 import celery_once_beat.embedded
 import celery_once_beat.testing
-from celery_once_beat import OnceTask, Window, current_window, once
+from celery_once_beat import OnceTask, Schedules, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
 from celery_once_beat.testing import (
     EmbeddedStore,
+    OnceBeat,
     embedded_store,
     executing,
     pinned_clock,
@@ -384,6 +385,58 @@ def test_the_docs_are_right(tmp_path: Path, block: str) -> None:
 def test_the_docs_have_all_names() -> None:
     """Whoever looks for one finds it."""
     text = (DOCS / "testing.md").read_text()
-    of_types = {"EmbeddedStore", "OnceWindow", "PinnedClock"}  # they come from the others
-    for name in {*celery_once_beat.testing.__all__, "once_store", "once_window"} - of_types:
+    of_types = {"EmbeddedStore", "OnceWindow", "PinnedClock", "Sent"}  # they come from the others
+    for name in {*celery_once_beat.testing.__all__, "once_store", "once_window", "once_beat"} - of_types:
         assert f"`{name}" in text
+
+
+# -- a beat in the test's process
+
+
+@pytest.fixture
+def proj(app: Celery) -> Celery:
+    """An app with a task, and an entry of each day."""
+    app.conf.update(timezone="Europe/Berlin", task_always_eager=True)
+    app.conf.beat_schedule = {
+        "nightly": {"task": "proj.report", "schedule": crontab(hour=2, minute=0), "args": ["all"]}
+    }
+
+    @app.task(bind=True, name="proj.report", shared=False)
+    def report(self: Any, user: str) -> str:
+        mail.apply_once((user,), key=user, window=self.window, tracked=True)
+        return f"{user} {self.window.start:%d. %H:%M} {self.window.held}"
+
+    @app.task(name="proj.mail", shared=False)
+    def mail(_: str) -> None:
+        pass
+
+    @app.task(name="proj.plain", base=Task, shared=False)
+    def plain() -> str:
+        return "plain"
+
+    return app
+
+
+def test_a_beat_in_the_process_sends_what_is_due(proj: Celery) -> None:
+    """Of the app's schedule and of what is set meanwhile, also by an object made before; each window once, in order."""
+    proj.conf.once_beat_key_prefix = "mine:"
+    before = Schedules(proj)
+    with OnceBeat() as beat:
+        beat(proj, "2026-11-21T07:00Z")
+        before.set("users/ann", task="proj.report", schedule=crontab(hour=8, minute=30), args=("ann",))
+        Schedules(proj).set("users/bob", task="proj.plain", schedule=utc("2026-11-22T05:00"))
+        (sent,) = beat.until("09:00")
+        assert (sent.entry, sent.task, sent.args, sent.kwargs) == ("users/ann", "proj.report", ("ann",), {})
+        assert [sent.run(), sent.run()] == ["ann 21. 07:30 True"] * 2
+        assert [each.entry for each in beat.until("09:00")] == ["nightly", "users/bob", "users/ann"]
+        before.pause("users/ann")
+        (sent,) = beat.until("2026-11-23T07:45Z")
+        assert (sent.entry, sent.window.start) == ("nightly", utc("2026-11-23T01:00"))
+        assert beat.until("2026-11-23T07:46Z") == []
+        proj.conf.beat_schedule["nightly"]["options"] = {"once": {"lease": "long"}}
+    with OnceBeat() as beat, pytest.raises(SettingError, match=r"'nightly': .*once\['lease'\]: found 'long'"):
+        beat(proj, "2026-11-21T07:00Z")
+    with embedded_store():
+        assert [*before.list()] == []
+        set_at = before.set("users/ann", task="proj.report", schedule=60).changed_at
+        assert abs(datetime.now(timezone.utc) - set_at) < timedelta(minutes=10), "the server's own time again"
