@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
@@ -34,14 +35,26 @@ _LONGEST = 1e11
 
 def pack(*words: object) -> bytes:
     """Write a command."""
-    return encode(f"*{len(words)}\r\n{''.join(map(pack_word, words))}")
+    return encode(f"*{len(words)}\r\n{pack_words(words)}")
 
 
-def pack_word(word: object) -> str:
-    """Write one word of a command, as text: :func:`encode` makes bytes of all of it at once."""
-    text = str(word)
-    length = len(text) if text.isascii() else len(encode(text))
-    return f"${length}\r\n{text}\r\n"
+def pack_words(words: Iterable[object]) -> str:
+    """Write words of a command, as text: :func:`encode` makes bytes of all of it at once."""
+    written = []
+    for word in words:  # one loop and no calls: each command of a burst passes here
+        text = str(word)
+        written.append(f"${len(text) if text.isascii() else len(encode(text))}\r\n{text}\r\n")
+    return "".join(written)
+
+
+def unpack(command: bytes) -> list[str]:
+    """Return the words of a command that :func:`pack` has written."""
+    words, rest = [], command.partition(b"\n")[2]
+    while rest:
+        length, _, rest = rest.partition(b"\n")
+        words.append(rest[: int(length[1:])].decode(errors="surrogateescape"))
+        rest = rest[int(length[1:]) + 2 :]
+    return words
 
 
 def encode(text: str) -> bytes:
@@ -49,11 +62,13 @@ def encode(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
+@lru_cache(maxsize=256)  # leases and timeouts, of which there are few
 def ms(seconds: float) -> int:
     """Write a span for a script, cut so that its sum with the time has no more digits than scripts read."""
     return round(seconds * 1000) if seconds < _LONGEST else round(_LONGEST * 1000)  # NaN is longest, too
 
 
+@lru_cache(maxsize=1024)  # as format_instant
 def epoch_ms(instant: datetime) -> int:
     """Write an instant as the server counts."""
     return (instant - EPOCH) // _MS

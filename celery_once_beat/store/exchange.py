@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -37,7 +38,8 @@ _IDLE = 0.1
 _ASKING = pack("ASKING")
 
 
-class Command(NamedTuple):
+@dataclass(slots=True)
+class Command:
     """A command as it is sent."""
 
     packed: bytes
@@ -62,6 +64,7 @@ class Nodes:
         self.client = client
         #: By the client of a server; of a cluster's nodes each has one.
         self._connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
+        self._only = None if isinstance(client, RedisCluster) else self.to(client)
 
     def close(self) -> None:
         """Close the connections."""
@@ -87,12 +90,12 @@ class Nodes:
             left = [p for p in left if isinstance(replies[p].value, _REDIRECTED if replies[p].answered else _BROKEN)]
             if not left:
                 break
-            if isinstance(self.client, RedisCluster):
+            if self._only is None:
                 with suppress(*UNREACHABLE):  # if nobody answers, what was known of the slots stays known
                     self.client.nodes_manager.initialize()
             if pause is not None:
                 time.sleep(pause)
-        if replies and not any(reply.answered for reply in replies):
+        if replies and not (replies[0].answered or any(reply.answered for reply in replies)):
             raise replies[0].value
         return replies
 
@@ -103,15 +106,15 @@ class Nodes:
 
         Where no server can be found, the error goes into ``replies``.
         """
-        if not isinstance(self.client, RedisCluster):
-            return {(self.to(self.client), False): [*positions]} if positions else {}
+        if self._only is not None:
+            return {(self._only, False): [*positions]} if positions else {}
         found: dict[tuple[Connections, bool], list[int]] = {}
         for position in positions:
             answer, node = replies[position].value, None
             try:
                 if isinstance(answer, exceptions.AskError) and not isinstance(answer, exceptions.MovedError):
-                    node = self.client.get_node(answer.host, answer.port)  # type: ignore[no-untyped-call]
-                to = node or self.client.get_node_from_key(commands[position].key)  # type: ignore[no-untyped-call]
+                    node = self.client.get_node(answer.host, answer.port)
+                to = node or self.client.get_node_from_key(commands[position].key)
                 server = self.to(self.client.get_redis_connection(to))
                 found.setdefault((server, node is not None), []).append(position)
             except UNREACHABLE as exc:
@@ -134,11 +137,9 @@ def _send_to(
     at_last = None if last is None else raw.pop()
     values = raw[len(load) + asking :: 1 + asking]
     # If a script may not be loaded, that is the reason, not NOSCRIPT.
-    refused = next((value for value in raw[: len(load)] if isinstance(value, Exception)), None)
-    return [
-        Reply(refused if refused and isinstance(value, exceptions.NoScriptError) else value, at_last)
-        for value in values
-    ]
+    if load and (refused := next((value for value in raw[: len(load)] if isinstance(value, Exception)), None)):
+        values = [refused if isinstance(value, exceptions.NoScriptError) else value for value in values]
+    return [Reply(value, at_last) for value in values]
 
 
 class Connections:
@@ -191,13 +192,14 @@ class Connections:
 
     def _take(self) -> Any:
         """Return a connection that can be used, or None."""
-        with suppress(IndexError):
-            while True:
+        while True:
+            try:
                 connection, since = self._free.pop()
-                if self._is_usable(connection, since):
-                    return connection
-                self._drop(connection)
-        return None
+            except IndexError:
+                return None
+            if self._is_usable(connection, since):
+                return connection
+            self._drop(connection)
 
     def _is_usable(self, connection: Any, since: float) -> bool:
         if self._of_master and (connection.host, connection.port) != self._pool.master_address:

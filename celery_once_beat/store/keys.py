@@ -51,6 +51,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import lru_cache
 
 from celery_once_beat.errors import NewerVersionError
 from celery_once_beat.identity import digest
@@ -86,6 +87,7 @@ _TYPES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def shard_of(entry: str) -> int:
     """Number of the shard in which ``entry`` lives, from 0 to SHARDS - 1."""
     return zlib.crc32(entry.encode(errors="surrogateescape")) % SHARDS
@@ -140,13 +142,19 @@ class Keys:
         """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``alerts``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"
 
+    def slot_of(self, window: WindowKey) -> str:
+        """Return how the keys of ``window`` begin: so they share a slot of a cluster."""
+        if isinstance(window, KeyedWindow):
+            return f"{self._prefix}key:{{{digest(window.entry, 6).hex()}}}:"
+        return f"{self._prefix}{{{shard_of(window.entry)}}}:"
+
     def of_window(self, window: WindowKey, start: str) -> dict[str, str]:
         """Name the keys that a verb of ``window`` may have; ``start`` is the text of its start."""
-        entry = window.entry
-        if isinstance(window, KeyedWindow):
-            shard = f"{self._prefix}key:{{{digest(entry, 6).hex()}}}:"
-        else:
-            shard = f"{self._prefix}{{{shard_of(entry)}}}:"
+        return self.in_slot(self.slot_of(window), window.entry, start)
+
+    @staticmethod
+    def in_slot(shard: str, entry: str, start: str) -> dict[str, str]:
+        """As :meth:`of_window`, in a slot by :meth:`slot_of`."""
         return {
             "entry": f"{shard}entry:{entry}",
             "entries": f"{shard}entries",

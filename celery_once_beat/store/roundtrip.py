@@ -86,15 +86,15 @@ class RoundTrip:
         replicas, wait = self.settings.wait_replicas, None
         if replicas and any(each.verb is not None and each.verb.waits for each in sent):
             wait = codec.pack("WAIT", replicas, _WAIT_MS)
-        replies = self._send([each.command for each in sent], (), wait)
+        replies = self._send(sent, (), wait)
         missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
         if missing:
             scripts = sorted({verb.script for position in missing if (verb := sent[position].verb) is not None})
             load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
-            again = self._send([sent[position].command for position in missing], load, wait)
+            again = self._send([sent[position] for position in missing], load, wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
-        certain = not any(self._doubt("", reply.last) for reply in replies)
+        certain = wait is None or not any(self._doubt("", reply.last) for reply in replies)
         return [self._read(each, reply, certain=certain) for each, reply in zip(sent, replies, strict=True)]
 
     def read(self, commands: Sequence[Words]) -> list[Any]:
@@ -137,7 +137,7 @@ class RoundTrip:
         if verb is None:
             return value
         try:
-            result = request.read(value)
+            result = verb.read(value)
         except (ValueError, IndexError, TypeError, OverflowError) as exc:
             return StoreDataError(f"{request.keys[0]!r}: {verb.name} answered {value!r:.120}: {exc}")
         if reply.last is None or not verb.waits:  # no replica was waited for, or for others of the pipeline
@@ -192,7 +192,7 @@ class RoundTrip:
 
 
 def _plain(words: Words) -> Request[Any]:
-    return Request(None, [words[1]], Command(codec.pack(*words), str(words[1])), list)
+    return Request(codec.pack(*words), str(words[1]), None)
 
 
 def raised(answer: T | OnceError) -> T:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from celery_once_beat.features import FEATURES, hooks, parts
@@ -24,7 +23,7 @@ from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import WindowKey, format_instant
 
 from . import codec
-from .codec import encode, pack_word
+from .codec import encode, pack_words, unpack
 from .exchange import Command
 from .keys import VERSION
 from .protocol import STATES
@@ -74,13 +73,16 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Request(Generic[T]):
+class Request(Command, Generic[T]):
     """One verb as it is sent; or a plain command, of no verb."""
 
-    verb: Verb[Any] | None
-    keys: Sequence[str]
-    command: Command
-    read: Callable[[list[Any]], T]
+    verb: Verb[T] | None
+
+    @property
+    def keys(self) -> list[str]:
+        """Its keys, or that of a plain command: only errors name them, so they are read from the command."""
+        words = unpack(self.packed)
+        return words[1:2] if self.verb is None else words[3 : 3 + int(words[2])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +108,14 @@ class Verb(Generic[T]):
 
     @_kept
     def kinds(self) -> dict[str, str]:
-        """The kind of each argument, in their order: the verb's own, then what its pieces and hooks take."""
+        """The kind of each argument: of SETTLED, then the verb's own, then what its pieces and hooks take."""
         words = (word.partition(":") for word in [*self.takes.split(), *self.source.takes])
-        return {name: kind for name, _, kind in words}
+        kinds = {name: kind for name, _, kind in words}
+        return {name: kinds[name] for name in sorted(kinds, key=lambda name: name not in SETTLED)}
 
     @_kept
     def _own(self) -> set[str]:
-        return {word.partition(":")[0] for word in self.takes.split()}
+        return {word.partition(":")[0] for word in self.takes.split()} - SETTLED
 
     @_kept
     def arguments(self) -> dict[str, Kind]:
@@ -144,41 +147,35 @@ class Verb(Generic[T]):
         """The hash by which the server knows the script."""
         return hashlib.sha1(self.script.encode(), usedforsecurity=False).hexdigest()
 
-    def request(
-        self,
-        keys: Mapping[str, str],
-        more_keys: Sequence[str] = (),
-        packed: Mapping[str, str] = MappingProxyType({}),
-        **arguments: Any,
-    ) -> Request[T]:
+    def request(self, keys: Mapping[str, str], more_keys: Sequence[str] = (), **arguments: Any) -> Request[T]:
         """Return the request with these arguments; of ``keys`` it takes those that it has.
 
-        ``packed`` are arguments that :meth:`pack` has written before. Those that hooks take may be left out: they are
-        '' then.
+        Those that hooks take may be left out: they are '' then.
         """
-        if not self._own <= arguments.keys() | packed.keys() <= self.arguments.keys():
-            found = [*arguments, *packed]
-            raise TypeError(f"{self.name}: found the arguments {found}, expected {[*self.arguments]}")
-        written = [packed.get(name) or _packed(arguments.get(name), write) for name, write in self._writes]
-        return self.request_with([*map(keys.__getitem__, self.key_names), *more_keys], "".join(written))
+        tail = self.tail(arguments)
+        named = [*map(keys.__getitem__, self.key_names), *more_keys]
+        return Request(encode(self.head(named, {}) + tail), named[0], self)
 
-    def request_with(self, keys: Sequence[str], written: str) -> Request[T]:
-        """Return the request with all its arguments as :meth:`pack` has written them, in their order."""
-        count = 3 + len(keys) + len(self._writes)
-        words = [f"*{count}\r\n{self._evalsha}", pack_word(len(keys)), *map(pack_word, keys), written]
-        return Request(self, keys, Command(encode("".join(words)), keys[0]), self.read)
+    def head(self, keys: Sequence[str], settled: Mapping[str, Any]) -> str:
+        """Write the command up to those arguments that aren't SETTLED; ``settled`` has those that are."""
+        fixed = [_text(settled[name], kind.write) for name, kind in self.arguments.items() if name in SETTLED]
+        count = 3 + len(keys) + len(self.arguments)
+        return f"*{count}\r\n{pack_words(['EVALSHA', self.sha, len(keys), *keys, *fixed])}"
 
-    def pack(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Write those of ``arguments`` that the verb takes, for many requests."""
-        return {name: _packed(arguments[name], write) for name, write in self._writes if name in arguments}
+    def tail(self, arguments: Mapping[str, Any]) -> str:
+        """Write the other arguments, which follow the :meth:`head`."""
+        if not self._own <= arguments.keys() <= self.rest.keys():
+            raise TypeError(f"{self.name}: found the arguments {[*arguments]}, expected {[*self.rest]}")
+        words = []
+        for name, write in self.rest.items():
+            value = arguments.get(name)
+            words.append("" if value is None else write(value))
+        return pack_words(words)
 
     @_kept
-    def _writes(self) -> list[tuple[str, Callable[[Any], object]]]:
-        return [(name, kind.write) for name, kind in self.arguments.items()]
-
-    @_kept
-    def _evalsha(self) -> str:
-        return pack_word("EVALSHA") + pack_word(self.sha)
+    def rest(self) -> dict[str, Callable[[Any], object]]:
+        """How each argument is written that isn't of SETTLED."""
+        return {name: kind.write for name, kind in self.arguments.items() if name not in SETTLED}
 
     @_kept
     def key_names(self) -> list[str]:
@@ -192,8 +189,8 @@ def encode_options(options: Mapping[str, Any]) -> str:
     return " ".join(f"{name} {'-' if value is None else write(value)}" for name, value, write in written)
 
 
-def _packed(value: Any, write: Callable[[Any], object]) -> str:
-    return pack_word("" if value is None else write(value))
+def _text(value: Any, write: Callable[[Any], object]) -> object:
+    return "" if value is None else write(value)
 
 
 def _table(names: Iterable[str]) -> str:
@@ -266,6 +263,8 @@ class Source:
 # -- the verbs ------------------------------------------------------------------------------------------------------
 # An argument is a text unless a kind stands behind it.
 
+#: Arguments that follow from the window's name, or from the settings.
+SETTLED = frozenset(("start", "member", "marker_ttl", "history_size", "retention", "publish_timeout", "claim_lease"))
 #: The keys of a verb that may end a window.
 OF_WINDOW = "entry open history run"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.

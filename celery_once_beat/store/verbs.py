@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import BEAT_TTL, Settings
-from celery_once_beat.windows import WindowKey, format_instant, task_id
+from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
 from .account import EntryAccount, read_account
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What stands for an entry's name and a start in the pieces of heads; no prefix holds them. Of long names none is kept.
+_ENTRY, _START, _LONG = "\v", "\f", 200
 #: Characters of a request's id.
 _ID_DIGITS = 16
 
@@ -44,8 +46,9 @@ class Store:
         self.keys = Keys(settings.key_prefix)
         #: The exchange with the server.
         self.trip = RoundTrip(settings, self.keys, client)
-        #: By verb: what of a window's arguments is the same for all.
-        self._packed: dict[Verb[Any], dict[str, str]] = {}
+        #: The heads of requests about windows, in pieces, by verb, slot and length of the entry's name: between these
+        #: stands the window's start, and ``_ENTRY`` where its entry does.
+        self._heads: dict[tuple[Verb[Any], str, int], list[str]] = {}
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
@@ -86,11 +89,11 @@ class Store:
         }
         values = tuple(arguments.values())
         if values not in written:
-            written[values] = "".join(scripts.LOAD.pack(arguments).values())
+            written[values] = scripts.LOAD.tail(arguments)
         keys = [*self.keys.of_load(q.entry, q.row).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))
-        return scripts.LOAD.request_with(keys, written[values])
+        return Request(codec.encode(scripts.LOAD.head(keys, {}) + written[values]), keys[0], scripts.LOAD)
 
     def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
         """Say that entries have left the beat's schedule, as (entry, fingerprint).
@@ -448,30 +451,39 @@ class Store:
         self, verb: Verb[T], window: WindowKey, more_keys: Sequence[str] = (), **arguments: Any
     ) -> Request[T]:
         """Make one request about a window. What follows from it and the settings is given where the verb takes it."""
-        start = format_instant(window.start)
-        known = {"start": start, "member": f"{window.entry}@{start}", "starts_at": window.start}
-        given: dict[str, Any] = {name: value for name, value in known.items() if name in verb.arguments}
-        if "by_schedule" in verb.arguments:
+        entry, start, slot = window.entry, format_instant(window.start), self.keys.slot_of(window)
+        if "starts_at" in verb.rest:
+            arguments["starts_at"] = window.start
+        if "by_schedule" in verb.rest:
             sent_as, prefix = window.sent_as, self.settings.key_prefix
-            given["by_schedule"] = sent_as is not None and sent_as == task_id(prefix, window.entry, window.start)
-        keys = self.keys.of_window(window, start)
-        return verb.request(keys, more_keys, self._settled(verb, window), **given, **arguments)
+            arguments["by_schedule"] = sent_as is not None and sent_as == task_id(prefix, entry, window.start)
+        if more_keys or type(window) is not WindowKey or len(entry) > _LONG:
+            special = scripts.settle(self.settings, window)
+            arguments |= {name: value for name, value in special.items() if name in verb.rest}
+            head = self._head(verb, slot, entry, start, more_keys, special)
+        else:
+            of_form = verb, slot, len(codec.encode(entry))
+            pieces = self._heads.get(of_form)
+            if pieces is None:
+                name, at = _ENTRY * of_form[2], _START * INSTANT_WIDTH
+                pieces = self._head(verb, slot, name, at).replace(name, _ENTRY).split(at)
+                self._heads[of_form] = pieces
+            head = start.join(pieces).replace(_ENTRY, entry)
+        return Request(codec.encode(head + verb.tail(arguments)), slot, verb)
 
-    def _settled(self, verb: Verb[Any], window: WindowKey) -> Mapping[str, str]:
-        """Write those of the verb's arguments that follow from the settings: once, but for windows of no entry."""
-        found = self._packed.get(verb)
-        if found is None:
-            settings = self.settings
-            found = self._packed[verb] = verb.pack(
-                {
-                    "marker_ttl": settings.marker_ttl,
-                    "retention": settings.retention,
-                    "history_size": settings.history_size,
-                    "publish_timeout": settings.publish_timeout,
-                    "claim_lease": settings.claim_lease,
-                }
-            )
-        return found if type(window) is WindowKey else {**found, **verb.pack(scripts.settle(self.settings, window))}
+    def _head(
+        self,
+        verb: Verb[Any],
+        slot: str,
+        entry: str,
+        start: str,
+        more_keys: Sequence[str] = (),
+        special: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """Write the head of a request; what it has in ``special`` goes before the settings."""
+        keys = self.keys.in_slot(slot, entry, start)
+        settled = {**vars(self.settings), **special, "start": start, "member": f"{entry}@{start}"}
+        return verb.head([*map(keys.__getitem__, verb.key_names), *more_keys], settled)
 
 
 def member_of(window: WindowKey) -> str:

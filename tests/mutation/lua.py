@@ -223,22 +223,22 @@ class Lua:
     @contextmanager
     def noting(self) -> Iterator[Callable[[], set[str]]]:
         verbs: set[str] = set()
-        request_with = scripts.Verb.request_with
+        tail = scripts.Verb.tail
 
         def noted(verb: scripts.Verb[Any], *args: Any) -> Any:
             verbs.add(verb.name)
-            return request_with(verb, *args)
+            return tail(verb, *args)
 
         def called() -> set[str]:
             found = verbs | self.logs.read()
             verbs.clear()
             return found
 
-        scripts.Verb.request_with = noted  # type: ignore[method-assign]
+        scripts.Verb.tail = noted  # type: ignore[method-assign]
         _read_from(self.folder / "noting")
         yield called
         _read_from(self.folder)
-        scripts.Verb.request_with = request_with  # type: ignore[method-assign]
+        scripts.Verb.tail = tail  # type: ignore[method-assign]
 
     @contextmanager
     def with_it(self, mutant: Mutant) -> Iterator[Change]:

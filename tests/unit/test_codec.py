@@ -462,7 +462,9 @@ def test_histograms_that_cannot_be_read(text: str) -> None:
 def test_commands() -> None:
     """A command's words are bytes with their lengths; a foreign key's bytes stay what they were."""
     assert codec.pack("GET", "é", 7) == "*3\r\n$3\r\nGET\r\n$2\r\né\r\n$1\r\n7\r\n".encode()
-    assert codec.pack_word("\udcff") == "$1\r\n\udcff\r\n"
+    assert codec.pack_words(["\udcff"]) == "$1\r\n\udcff\r\n"
+    words = ["GET", "é\r\n$1\r\n", "\udcff", "", "7"]
+    assert codec.unpack(codec.pack(*words)) == words
     assert codec.encode("\udcff") == b"\xff"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from celery_once_beat import features
 from celery_once_beat.features import FEATURES
 from celery_once_beat.lookup.reading import read_report
 from celery_once_beat.outcomes import COUNTED, ENDED_BY_RULE
-from celery_once_beat.store import codec, scripts
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store, codec, scripts
 from celery_once_beat.store.model import BeatReport
+from celery_once_beat.windows import WindowKey, format_instant
 
 PACKAGE = Path(celery_once_beat.__file__).parent
 FILES = {str(path.relative_to(PACKAGE))[:-4]: path.read_text() for path in sorted(PACKAGE.rglob("*.lua"))}
@@ -61,6 +64,23 @@ def test_each_file_is_a_verbs_or_used_by_one() -> None:
     assert FILES.keys() <= included.keys()
     functions = re.findall(r"^local function (\w+)", code := "\n".join(included.values()), re.MULTILINE)
     assert not [name for name in functions if len(re.findall(rf"\b{name}\b", code)) < 2]
+
+
+def test_the_head_of_a_command_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window's command is the same byte for byte whether its head is new or kept from a name of the same length."""
+    given = {"owner": "A", "lease": 30.0, "retry": 0, "tracked": True, "overlap": "allow", "no_slot": ""}
+    kept, new = (Store(Settings(redis_url="redis://", key_prefix="a\x01:")) for _ in range(2))
+    for name in ("a", "b", "\v", "\f", "\v\f", "ü", "ab", "\r\n", "\udcff", "a" * 27, "\f" * 27, "a" * 300, "b" * 300):
+        for hours in range(2):
+            window = WindowKey(name, datetime(2026, 1, 1, hours, tzinfo=timezone.utc))
+            found = kept.of_window(scripts.BEGIN, window, **given)
+            monkeypatch.setattr("celery_once_beat.store.verbs._LONG", 0)
+            assert found.packed == new.of_window(scripts.BEGIN, window, **given).packed
+            monkeypatch.undo()
+            start = format_instant(window.start)
+            assert found.keys == [kept.keys.of_window(window, start)[key] for key in scripts.BEGIN.key_names]
+    assert 0 < len(kept._heads) < 20
+    assert not new._heads
 
 
 @pytest.mark.parametrize("given", [{}, {"paused": True, "until": 5}, {"until": 5}])
