@@ -1,4 +1,4 @@
-"""Says of a history whether it keeps the promise: python -m simulation.judge FILE, or - for stdin.
+"""Says of a history whether it keeps the promise.
 
 It is written from README's promise and docs/failures.md, docs/windows.md and docs/overlap.md alone, and imports nothing
 of the package: a judge that shared code with what it judges would share its errors. It reads a history line by line,
@@ -12,15 +12,12 @@ itself.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from simulation.judge_faults import Faults
@@ -42,12 +39,10 @@ RULES = {
     "again": "after the record of its outcome, a window isn't executed again",
     "attempts": "no window has more executions than max_attempts",
     "fence": "of two executions of a window, the later has the larger fence",
-    "stale": "the end of an execution that another one followed isn't recorded",
     "grace": "a window older than its grace doesn't begin",
     "catch-up": "of the windows that no beat was there for, only those run that catch_up keeps",
     "missed": "a window is recorded as missed only if catch_up or grace says so",
     "outcome": "an outcome is recorded only of what happened",
-    "records": "a window has one recorded outcome",
     "lost": "every window that is owed ends in a recorded outcome, within a stated time after the last fault",
     "law": "an entry's counters say what its windows' records say",
     "told": "on_failure is told of each window that ends in anything but done, and of no other",
@@ -74,7 +69,7 @@ class Judgement:
     violations: list[Violation] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)  # violations by rule
     asked: Counter[str] = field(default_factory=Counter)  # how often each rule was asked
-    counts: dict[str, Any] = field(default_factory=dict)
+    allowed: Counter[str] = field(default_factory=Counter)  # what excused something, by rule and reason
 
     @property
     def clean(self) -> bool:
@@ -84,11 +79,11 @@ class Judgement:
 class Judge:
     """Reads a history fact by fact."""
 
-    def __init__(self, without: Iterable[str] = (), waited: Iterable[Wait] = ()) -> None:
-        """Without these rules, for a history that doesn't tell enough for them; ``waited`` is what it doesn't tell."""
-        self.without = frozenset(without)
+    def __init__(self, waited: Iterable[Wait] = ()) -> None:
+        """``waited`` is what the history doesn't tell."""
         self.waited = tuple(waited)
         self.judgement = Judgement()
+        self.allowed = self.judgement.allowed
         self.settings: Settings  # the first line's, as the next two are
         self.faults: Faults
         self.clock: Clock
@@ -101,8 +96,6 @@ class Judge:
         self.at = 0.0
         self.healed: float | None = None
         self.ended: float | None = None
-        self.allowed: Counter[str] = Counter()
-        self.executions = 0
 
     def read(self, lines: Iterable[str | bytes]) -> Judgement:
         """Judge the lines of a history."""
@@ -242,16 +235,13 @@ class Judge:
         return found
 
     def _violated(self, rule: str, entry: Entry | None, start: float | None, **facts: Any) -> None:
-        if rule in self.without:
-            return
         self.judgement.found[rule] += 1
         if len(self.judgement.violations) < KEPT:
             name = entry.name if entry else None
             self.judgement.violations.append(Violation(rule, name, start, {"at": self.at, **facts}))
 
     def _ask(self, rule: str) -> None:
-        if rule not in self.without:
-            self.judgement.asked[rule] += 1
+        self.judgement.asked[rule] += 1
 
     def _started(self, fact: dict[str, Any]) -> None:
         entry, window = self._window(fact)
@@ -276,7 +266,6 @@ class Judge:
             self._judge_again(entry, window, execution, run, woke=woke)
             self._judge_fence(entry, window, fact)
         window.executions += 1
-        self.executions += 1
         if window.first is None:
             window.first = at
         if not woke:
@@ -330,7 +319,7 @@ class Judge:
         if at > deadline:
             told = {"due" if rule == "late" else "killed": since, "deadline": deadline, "because": why}
             self._violated(rule, entry, window.start, began=at, **told)
-        elif why != "nothing" and rule not in self.without:
+        elif why != "nothing":
             self.allowed[f"{rule}: {why}"] += 1
 
     def _others(
@@ -533,18 +522,7 @@ class Judge:
             return
         if outcome not in OUTCOMES:
             raise HistoryError(f"outcome: found {outcome!r}, expected null or one of {', '.join(OUTCOMES)}")
-        self._ask("records")
-        before = window.recorded
-        if before is not None and window.records > window.asked and not self.faults.forgotten(before, at):
-            self._violated("records", entry, window.start, recorded=at, before=before, outcome=outcome)
-        window.records += 1
         window.outcome, window.recorded = outcome, at
-        execution = fact.get("execution")
-        if execution is not None and window.stale is not None:
-            self._ask("stale")
-            known = window.last is None or not self.faults.forgotten(window.last, at)
-            if execution in window.stale and known and not window.asked:
-                self._violated("stale", entry, window.start, execution=execution, recorded=at)
         if window.last is not None and window.last > at:
             self._judge_record(entry, window, window.last)
 
@@ -562,8 +540,6 @@ class Judge:
             raise HistoryError("an empty history")
         if self.ended is None:
             raise HistoryError("a history without its end")
-        owed: Counter[str] = Counter()
-        ended: Counter[str] = Counter()
         horizon = self._horizon()
         for begin in self.begins:
             self._judge_begun(*begin)
@@ -576,10 +552,8 @@ class Judge:
             for start in self._starts(entry):
                 window = entry.windows.get(key_of(start)) or Window(start)
                 standing, run = self._standing(entry, start)
-                owed[standing] += 1
                 self._judge_standing(entry, window, run, standing, horizon)
                 if window.outcome is None:
-                    owed["open"] += standing == "yes"
                     active_until = inf if window.executions else active_until
                     continue
                 recorded[window.outcome] += 1
@@ -589,20 +563,7 @@ class Judge:
                     self._judge_told(entry, window, run)
                 if window.outcome != "skipped" and window.recorded is not None:
                     active_until = max(active_until, window.recorded)
-            ended.update(recorded)
             self._judge_law(entry, recorded)
-        self.judgement.counts = {
-            "entries": len(self.entries),
-            "owed": owed["yes"],
-            "maybe": owed["maybe"],
-            "ended": dict(sorted(ended.items())),
-            "open": owed["open"],
-            "executions": self.executions,
-            "allowed": dict(sorted(self.allowed.items())),
-            "faults": dict(sorted(self.faults.kinds.items())),
-            "asked": dict(sorted(self.judgement.asked.items())),
-            "violations": dict(sorted(self.judgement.found.items())),
-        }
         return self.judgement
 
     def _judge_standing(self, entry: Entry, window: Window, run: Run | None, standing: str, horizon: float) -> None:
@@ -786,28 +747,4 @@ def waits(description: dict[str, Any]) -> bool:
 
 def judge(lines: Iterable[str | bytes], waited: Iterable[Wait] = ()) -> Judgement:
     """Judge a history by its lines."""
-    return Judge(waited=waited).read(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Print each violation as a line of JSON, the counts last; 1 if there is one, 2 if it isn't a history."""
-    parser = argparse.ArgumentParser(prog="simulation.judge", description="Say whether a history keeps the promise.")
-    parser.add_argument("file", help="a history, or - for stdin")
-    file = parser.parse_args(arguments).file
-    try:
-        if file == "-":
-            judgement = judge(sys.stdin)
-        else:
-            with Path(file).open("rb") as lines:
-                judgement = judge(lines)
-    except (HistoryError, OSError) as error:
-        print(f"not a history: {error}", file=sys.stderr)
-        return 2
-    for violation in judgement.violations:
-        print(json.dumps(asdict(violation), sort_keys=True))
-    print(json.dumps(judgement.counts, sort_keys=True))
-    return 0 if judgement.clean else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return Judge(waited).read(lines)

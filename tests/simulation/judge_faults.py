@@ -51,7 +51,6 @@ class Faults:
     def __init__(self, settings: Settings, waited: Iterable[Wait] = ()) -> None:
         self.settings = settings
         self.clock = Clock()
-        self.kinds: Counter[str] = Counter()
         self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
         self.flushes: list[float] = []
         self.server, self.broker, self.no_beat, self.no_worker = Spans(), Spans(), Spans(), Spans()
@@ -82,7 +81,6 @@ class Faults:
         missing = [name for name in FAULTS[kind] if name not in fact]
         if missing:
             raise HistoryError(f"{kind}: {', '.join(missing)} missing")
-        self.kinds[kind] += 1
         target = fact.get("target")
         if kind in {"killed", "frozen", "cut", "slow", "reply"} and target not in self.down:
             raise HistoryError(f"target: found {target!r}, expected a process of the settings")

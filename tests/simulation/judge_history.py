@@ -151,69 +151,45 @@ class Run:
         return [description for _, description in self.described[i : max(j, i + 1)]]
 
 
+@dataclass(slots=True)
 class Window:
     """What happened to a window so far."""
 
-    __slots__ = (
-        "asked",
-        "events",
-        "executions",
-        "failed",
-        "fence",
-        "final",
-        "first",
-        "last",
-        "open",
-        "outcome",
-        "receipts",
-        "recorded",
-        "records",
-        "retries",
-        "revoked",
-        "since",
-        "stale",
-        "start",
-        "told",
-    )
-
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.executions = 0
-        self.failed = 0
-        self.asked = 0
-        self.retries = 0  # executions of its own retries, which are no attempts
-        self.records = 0
-        self.first: float | None = None  # when its first execution began
-        self.last: float | None = None  # when its last one did
-        self.since: float | None = None  # when its only execution was killed
-        self.fence: float | None = None
-        self.open: dict[str, tuple[str, float]] | None = None
-        # Of the execution that ended it: its begin and end, until when its process was busy with the end, it, how.
-        self.final: tuple[float, float, float, str, str] | None = None
-        # What befell its messages: when, until when it may be late, what.
-        self.events: list[tuple[float, float, str]] | None = None
-        self.receipts: list[tuple[str, float]] | None = None
-        self.outcome: str | None = None
-        self.recorded: float | None = None
-        self.revoked: float | None = None
-        self.stale: set[str] | None = None
-        # What was said of it, late or how it ended, and when last.
-        self.told: dict[tuple[str, str | None], float] | None = None
+    start: float
+    executions: int = 0
+    failed: int = 0
+    asked: int = 0
+    retries: int = 0  # executions of its own retries, which are no attempts
+    first: float | None = None  # when its first execution began
+    last: float | None = None  # when its last one did
+    since: float | None = None  # when its only execution was killed
+    fence: float | None = None
+    open: dict[str, tuple[str, float]] | None = None
+    # Of the execution that ended it: its begin and end, until when its process was busy with the end, it, how.
+    final: tuple[float, float, float, str, str] | None = None
+    events: list[tuple[float, float, str]] | None = None  # of its messages: when, until when it may be late, what
+    receipts: list[tuple[str, float]] | None = None
+    outcome: str | None = None
+    recorded: float | None = None
+    revoked: float | None = None
+    stale: set[str] | None = None
+    told: dict[tuple[str, str | None], float] | None = None  # what was said of it, late or how it ended, and when last
 
 
+@dataclass
 class Entry:
     """An entry with its definitions over time and its windows."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.runs: list[Run] = []
-        self.windows: dict[int, Window] = {}
-        self.open: dict[str, tuple[Window, str, float]] = {}  # its executions
-        self.received: dict[int, Window] = {}  # windows that came to a worker, and no execution of them began
-        self.freed = -inf  # when an execution ended
-        self.counted: dict[str, int] | None = None
-        self.paused, self.paused_at = False, inf
-        self.description: dict[str, Any] | None = None
+    name: str
+    runs: list[Run] = field(default_factory=list)
+    windows: dict[int, Window] = field(default_factory=dict)
+    open: dict[str, tuple[Window, str, float]] = field(default_factory=dict)  # its executions
+    received: dict[int, Window] = field(default_factory=dict)  # that came to a worker, and no execution of them began
+    freed: float = -inf  # when an execution ended
+    counted: dict[str, int] | None = None
+    paused: bool = False
+    paused_at: float = inf
+    description: dict[str, Any] | None = None
 
     def window(self, start: float) -> Window:
         key = key_of(start)

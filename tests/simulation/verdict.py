@@ -31,7 +31,7 @@ def judged(result: Result) -> list[str]:
     except HistoryError as exc:
         return [f"no history: {exc}"]
     wrong = [*result.wrong, *_calm(result), *_own(result)]
-    for why, number in judgement.counts["allowed"].items():
+    for why, number in judgement.allowed.items():
         if why.endswith(" waited"):
             result.counted[why] = result.counted.get(why, 0) + number
     for violation in judgement.violations:
