@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import cache
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -21,28 +20,6 @@ UTC = timezone.utc
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-
-ZONES = (
-    "Europe/Berlin",
-    "Europe/Dublin",  # its winter time is the one with a dst()
-    "America/New_York",
-    "America/Havana",  # changes at midnight: 00:00 is skipped, and shown twice
-    "America/Sao_Paulo",  # until 2019 at midnight: back from 24:00 to 23:00
-    "Australia/Lord_Howe",  # half an hour
-    "Pacific/Apia",  # had no 30 December 2011
-    "Africa/Casablanca",  # back for Ramadan
-    "Africa/Cairo",
-    "Asia/Gaza",
-    "Asia/Tehran",  # until 2022, at midnight
-)
-
-#: Each rule once: an hour, half an hour, and back for Ramadan. make whens has them all.
-_EACH = [
-    pytest.param(
-        zone, marks=[] if zone in ("Europe/Berlin", "Australia/Lord_Howe", "Africa/Casablanca") else pytest.mark.long
-    )
-    for zone in ZONES
-]
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
@@ -66,21 +43,6 @@ def at(text: str, zone: str = "UTC") -> datetime:
 
 def walls(schedule: crontab, after: datetime, until: datetime, zone: str) -> list[str]:
     return [s.astimezone(ZoneInfo(zone)).strftime("%d %H:%M %z") for s in starts_after(schedule, after, until)]
-
-
-@cache
-def changes(zone: str, first: int = 2005, last: int = 2035) -> tuple[datetime, ...]:
-    """The instants at which the zone's offset changes, found day by day and then minute by minute."""
-    tz = ZoneInfo(zone)
-    begin = datetime(first, 1, 1, tzinfo=UTC)
-    days = [begin + n * DAY for n in range((datetime(last + 1, 1, 1, tzinfo=UTC) - begin).days + 1)]
-    found = []
-    for day, after in pairwise(days):
-        if day.astimezone(tz).utcoffset() != after.astimezone(tz).utcoffset():
-            minutes = [day + n * MINUTE for n in range(24 * 60 + 1)]
-            offsets = [minute.astimezone(tz).utcoffset() for minute in minutes]
-            found += [minutes[at + 1] for at, (one, two) in enumerate(pairwise(offsets)) if one != two]
-    return tuple(found)
 
 
 # -- Celery's fields
@@ -121,25 +83,18 @@ def celerys_start(schedule: crontab, after: datetime, tz: tzinfo = UTC) -> datet
         schedule.nowfun = held
 
 
-@settings(max_examples=200, deadline=None)
-@given(crontabs(), INSTANTS)
-def test_a_crontab_has_celerys_starts(schedule: crontab, after: datetime) -> None:
-    """In UTC, each start of a crontab is the one that Celery's own crontab gives."""
-    expected = celerys_start(schedule, after)
-    assume(expected is not None)
-    assert next_start(schedule, after) == expected
-
-
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"])
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), after=INSTANTS)
-def test_a_crontab_has_celerys_starts_in_any_zone(zone: str, data: st.DataObject, after: datetime) -> None:
-    """In a zone, as long as its clock doesn't jump in between, a start is the one that Celery's own gives."""
+def test_a_crontab_has_celerys_starts(zone: str, data: st.DataObject, after: datetime) -> None:
+    """As long as the zone's clock doesn't jump in between, a start is the one that Celery's own crontab gives."""
     schedule, tz = data.draw(crontabs(zone)), ZoneInfo(zone)
     expected = celerys_start(schedule, after, tz)
-    assume(expected is not None and expected < after + 400 * DAY)
-    days = [after + n * DAY for n in range(-2, (expected - after).days + 3)]
-    assume(len({day.astimezone(tz).utcoffset() for day in days}) == 1)
+    assume(expected is not None)
+    if zone != "UTC":
+        assume(expected < after + 400 * DAY)
+        days = [after + n * DAY for n in range(-2, (expected - after).days + 3)]
+        assume(len({day.astimezone(tz).utcoffset() for day in days}) == 1)
     assert next_start(schedule, after) == expected
 
 
@@ -218,76 +173,6 @@ def test_a_day_on_which_the_clock_jumps(zone: str, fields: Any, day: str, expect
     """Fixed hours start once: after the gap, or the first time. ``*`` and ``*/n`` hours follow the clock."""
     begin, end = at(day, zone), at((datetime.fromisoformat(day) + DAY).isoformat(), zone)
     assert walls(cron(*fields, zone=zone), begin - MINUTE, end - MINUTE, zone) == expected
-
-
-class Clock:
-    """A zone's wall clock over the minutes around a change: the rule's plain reading, with nothing clever."""
-
-    def __init__(self, zone: str, change: datetime) -> None:
-        tz, begin = ZoneInfo(zone), change - 36 * HOUR
-        self.instants = [begin + n * MINUTE for n in range(72 * 60)]
-        self.shown = [instant.astimezone(tz).replace(tzinfo=None) for instant in self.instants]
-        self.first: dict[datetime, datetime] = {}
-        for instant, wall in zip(self.instants, self.shown, strict=True):
-            self.first.setdefault(wall, instant)
-        for (before, after), instant in zip(pairwise(self.shown), self.instants[1:], strict=True):
-            for skipped in range(1, (after - before) // MINUTE):
-                self.first.setdefault(before + skipped * MINUTE, instant)
-
-    def starts(self, schedule: crontab) -> set[datetime]:
-        def fits(wall: datetime) -> bool:
-            return (
-                wall.minute in schedule.minute
-                and wall.hour in schedule.hour
-                and wall.day in schedule.day_of_month
-                and wall.month in schedule.month_of_year
-                and wall.isoweekday() % 7 in schedule.day_of_week
-            )
-
-        if str(schedule._orig_hour).startswith("*"):
-            return {instant for instant, wall in zip(self.instants, self.shown, strict=True) if fits(wall)}
-        return {instant for wall, instant in self.first.items() if fits(wall)}
-
-
-def some_fields(near: datetime, rng: random.Random) -> list[tuple[Any, ...]]:
-    """Crontabs that have something to do around a local time."""
-    minute = rng.choice(["*/20", 0, near.minute, 59, {1, 29, 31}, "5,35", "*/7"])
-    hours = {(near.hour + n) % 24 for n in rng.sample([-2, -1, 0, 1, 2], 3)}
-    day = near.day + rng.choice([-1, 0, 1])
-    return [
-        (minute, hours),
-        ("*", near.hour),
-        (minute, rng.choice(["*", "*/1", "*/2", "*/3"])),
-        (minute, hours | {0, 23}, day if 1 <= day <= 28 else "*"),
-        (0, rng.choice(["*", "0-23", 0]), "*", "*", near.isoweekday() % 7),
-    ]
-
-
-@pytest.mark.parametrize("zone", _EACH)
-def test_every_change_of_a_zone_from_2005_to_2035(zone: str) -> None:
-    """Around each change, the starts are those that the rule gives when it's applied minute by minute."""
-    rng = random.Random(zone)
-    for change in changes(zone):
-        clock = Clock(zone, change)
-        near = (change - MINUTE).astimezone(ZoneInfo(zone))
-        for fields in some_fields(near, rng):
-            schedule = cron(*fields, zone=zone)
-            begin, end = change - 11 * HOUR, change + 11 * HOUR
-            expected = sorted(start for start in clock.starts(schedule) if begin < start <= end)
-            assert list(starts_after(schedule, begin, end)) == expected, f"{fields} at {change}"
-            for after in (change + n * 7 * MINUTE for n in range(-10, 20)):
-                later = next((start for start in expected if start > after), None)
-                assert later is None or next_start(schedule, after) == later, f"{fields} from {after}"
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(ZONES), st.data())
-def test_any_crontab_around_any_change(zone: str, data: st.DataObject) -> None:
-    """Whatever the fields are, the starts around a change are the rule's."""
-    change, schedule = data.draw(st.sampled_from(changes(zone))), data.draw(crontabs(zone))
-    begin, end = change - 11 * HOUR, change + 11 * HOUR
-    expected = sorted(s for s in Clock(zone, change).starts(schedule) if begin < s <= end)
-    assert list(islice(starts_after(schedule, begin, end), 2000)) == expected
 
 
 # -- zones of other kinds, and django-celery-beat's crontab
