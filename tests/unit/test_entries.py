@@ -93,6 +93,12 @@ def loaded(rows: Entries, cursor: datetime = NOW) -> Entries:
     return rows
 
 
+def get(rows: Entries, name: str) -> BeatEntry:
+    row = rows.get(name)
+    assert row is not None
+    return row
+
+
 def names(rows: Iterable[BeatEntry]) -> list[str]:
     return [row.name for row in rows]
 
@@ -162,9 +168,6 @@ def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
     assert len({order[0] for order in orders.values()}) > 1
 
 
-# -- when all is forgotten
-
-
 # -- rest
 
 
@@ -187,8 +190,7 @@ def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     """One line when it begins, one when it is another, one when it ends; nothing while it lasts."""
     caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
     rows = loaded(rows_of({"a": entry()}))
-    row = rows.get("a")
-    assert row is not None
+    row = get(rows, "a")
     for reason in ("broken", "broken", "worse", "worse"):
         rows.rest(row, reason, seconds=5.0)
         rows.end_rests(steady() + 60)
@@ -263,16 +265,12 @@ def test_what_comes_later_counts_from_when_it_was_absent() -> None:
     """What is there from the start goes on from the store's cursor; so does what is only changed."""
     rows = rows_of({"a": entry()})
     assert rows.refresh({"a": entry(90.0), "b": entry()}, NOW) == []
-    a, b = rows.get("a"), rows.get("b")
-    assert a is not None
-    assert b is not None
+    a, b = get(rows, "a"), get(rows, "b")
     assert (a.counts_from, a.progress.absent_at) == (None, None)
     assert (b.counts_from, b.progress.absent_at) == (None, NOW)
     assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == [b]
     rows.refresh({"a": entry(90.0), "b": entry()}, NOW + 2 * MINUTE)
-    back = rows.get("b")
-    assert back is not None
-    assert back.progress.absent_at == NOW + 2 * MINUTE
+    assert get(rows, "b").progress.absent_at == NOW + 2 * MINUTE
 
 
 def test_an_entry_may_say_from_where_it_counts() -> None:
@@ -281,8 +279,7 @@ def test_an_entry_may_say_from_where_it_counts() -> None:
     late.counts_from = NOW - MINUTE  # type: ignore[attr-defined]
     rows = rows_of({})
     rows.refresh({"a": late}, NOW)
-    row = rows.get("a")
-    assert row is not None
+    row = get(rows, "a")
     assert (row.counts_from, row.progress.absent_at) == (NOW - MINUTE, None)
 
 
@@ -355,7 +352,7 @@ def test_untracked_entries_are_named_once_together(caplog: pytest.LogCaptureFixt
     rows.refresh(table)
     (record,) = caplog.records
     assert record.entries == ["plain", "unknown"]  # type: ignore[attr-defined]
-    tracked = {name: rows.get(name).tracked for name in table}  # type: ignore[union-attr]
+    tracked = {name: get(rows, name).tracked for name in table}
     assert tracked == {"once": True, "plain": False, "unknown": False, "accepted": False, "insisted": True}
     rows.refresh({**table, "another": entry(task="proj.plain")})
     assert caplog.records[-1].entries == ["another"]  # type: ignore[attr-defined]
@@ -486,21 +483,14 @@ def test_what_is_left_out_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mon
     rows.retry_wrong(found)
     assert names(rows) == ["open", "shut"]
     assert not rows.wrong
-    shut = rows.get("shut")
-    assert shut is not None
-    assert shut.progress.absent_at is None
+    assert get(rows, "shut").progress.absent_at is None
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("overlap", "buffer_all"),
-        ("limit", "reports"),
-        ("deadline", 900.0),
-        ("pause_after_failures", 5),
-        ("on_failure", "proj.tell"),
-    ],
-)
+NEEDS_TRACKING = {"overlap": "buffer_all", "limit": "reports", "deadline": 900.0, "pause_after_failures": 5,
+                  "on_failure": "proj.tell"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), NEEDS_TRACKING.items())
 def test_what_untracked_entries_cant_set(key: str, value: object) -> None:
     """Nobody would know when a window has ended: the error names the entry, what was found and what was expected."""
     once = {key: value}

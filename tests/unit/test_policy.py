@@ -129,18 +129,6 @@ def test_what_a_task_says_is_checked_with_its_entry(name: str) -> None:
         of(None, task(**{f"once_{name}": object()}))
 
 
-def test_a_task_says_whether_its_windows_are_recovered() -> None:
-    """once_recover is the task's; an entry may say otherwise, and where neither does the app's setting counts."""
-    never = replace(SETTINGS, recover=False)
-    assert of(None, task(once_recover=None), never).recover is False
-    assert of(None, None, never).recover is False
-    assert of(None, task(once_recover=True), never).recover is True
-    assert of(None, task(once_recover=False)).recover is False
-    assert of(None, task(once_recover=True)).recover is True
-    assert of({"recover": False}, task(once_recover=True)).recover is False
-    assert of({"recover": True}, task(once_recover=False)).recover is True
-
-
 @pytest.mark.parametrize(
     ("key", "hint"), [("catchup", "catch_up"), ("max_attempt", "max_attempts"), ("Grace", "grace"), ("achor", "anchor")]
 )
