@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from threading import Timer
-from time import sleep
 
 from apps.once_app import app, ledger
 from celery.exceptions import Ignore, Reject
@@ -146,24 +145,6 @@ class Twice(Middle):
 
 
 app.register_task(Twice())
-
-
-class Reported(OnceTask):
-    """Its hook says of which window it is called, and raises."""
-
-    abstract = True
-
-    def on_failure(self, *args):
-        ledger.write("hook", entry=self.window.entry, key=self.window.key)
-        raise ValueError("no mail server")
-
-
-@app.task(bind=True, base=Reported, time_limit=1)
-def reported(self, way):
-    ledger.write("ran", key=self.window.key)
-    if way == "raise":
-        raise ValueError("no database")
-    sleep(60)
 
 
 for entry in app.conf.beat_schedule.values():

@@ -391,9 +391,6 @@ def test_apply_once_async(system: System, run: Run) -> None:
     assert len({json.loads(message)["headers"]["id"] for message in system.queued()}) == 3
 
 
-# ------------------------------------------------------------------------------------------------ many processes
-
-
 # ------------------------------------------------------------------------------------------------- how a body may end
 
 

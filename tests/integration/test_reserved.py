@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from celery.worker import state
 from processes import wait_until
-from stage import LEASE, Stage, nth
 from system import System
 
-from celery_once_beat.features.reserved.worker import Reserved, Waiting
-from celery_once_beat.settings import Settings
 from celery_once_beat.windows import format_instant
 
 START_TIMEOUT = 600.0
@@ -108,57 +103,3 @@ def test_what_a_rate_limit_holds_back(system: System, pool: str) -> None:
     wait_until(lambda: time.monotonic() > until, "they wait for longer than a lease", 60)
     assert all(0 < left(system, name) <= 4 for name in waiting)
     system.procs.end()
-
-
-# -------------------------------------------------------------------------------------------- what is told, and when
-
-
-class Request:
-    """What Celery keeps of a message."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.time_start: float | None = None
-
-
-class Worker:
-    """What one tells a stage's store of the messages that it has reserved."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.reserved = Reserved(self.read)
-
-    def read(self, request: Any, _settings: Settings) -> Waiting | None:
-        self.stage.start = nth(request.number)
-        return Waiting(self.stage.window, 0, LEASE) if request.number else None
-
-    def receive(self, number: int) -> Request:
-        request = Request(number)
-        state.reserved_requests.add(request)
-        return request
-
-    def reported(self) -> set[int]:
-        """The windows whose deadline is a lease away, once the worker has looked."""
-        self.reserved.check(self.stage.store)
-        near = set()
-        for number in (1, 2, 3):
-            self.stage.start = nth(number)
-            if self.stage.deadline() < self.stage.now() + 2 * LEASE * 1000:
-                near.add(number)
-        return near
-
-
-@pytest.fixture
-def worker(redis_url: str) -> Iterator[Worker]:
-    """A worker, and three windows that are published."""
-    stage = Stage(redis_url, start_timeout=START_TIMEOUT)
-    stage.load()
-    for number in (1, 2, 3):
-        stage.start = nth(number)
-        stage.claim(since=nth(number - 1))
-        stage.confirm()
-    before = set(state.reserved_requests)
-    yield Worker(stage)
-    for request in set(state.reserved_requests) - before:
-        state.reserved_requests.discard(request)
-    stage.close()

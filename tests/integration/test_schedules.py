@@ -369,9 +369,6 @@ def test_a_beat_between_a_change_and_its_force(system: System, client: Schedules
     assert {later - start for start, later in itertools.pairwise(new)} == {timedelta(seconds=0.7)}
 
 
-# ------------------------------------------------------------------------------------------------ what audit counts
-
-
 # ------------------------------------------------------------------------------------------------ what it may cost
 
 

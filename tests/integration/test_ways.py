@@ -105,11 +105,3 @@ def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
 def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
     """Way F: RedBeat's where that is installed."""
     assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]
-
-
-# --------------------------------------------------------------------------------------------- how it is judged
-
-TEN, ELEVEN, TWELVE = 36000.0, 39600.0, 43200.0
-
-
-# --------------------------------------------------------------------------------------------- what a node has
