@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger import Ledger
-from processes import Processes
 from servers import PostgresServer
 from shops import Shop, copy_of, mariadb, migrate, postgres, sqlite
 
@@ -44,9 +42,7 @@ def new_database(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]
 
 
 @pytest.fixture
-def new_shop(
-    procs: Processes, ledger: Ledger, redis_url: str, tmp_path: Path, new_database: Callable[..., dict[str, Any]]
-) -> Iterator[Callable[..., Shop]]:
+def new_shop(procs, ledger, redis_url, tmp_path, new_database) -> Iterator[Callable[..., Shop]]:
     """``new_shop("sqlite" | "postgres" | "mariadb", timeout=20, more={}, **settings)``: an empty database."""
     made: list[Shop] = []
 

@@ -340,9 +340,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("apps", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("mixin", [False, True])
-def test_a_projects_own_admin_stays(
-    new_admin: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, apps: list[str], mixin: bool
-) -> None:
+def test_a_projects_own_admin_stays(new_admin, monkeypatch, apps: list[str], mixin: bool) -> None:
     """Whatever the order of the apps; with the mixin it has the columns and the actions, and decides who may."""
     if mixin:
         monkeypatch.setenv("MIXIN", "1")

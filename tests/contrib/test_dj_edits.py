@@ -186,9 +186,7 @@ def test_what_it_owes_since_it_was_there_runs(rows: Any, new_beat: Any, store: S
     assert [*store.account("row").open] == [window]
 
 
-def test_an_action_of_the_admin_is_as_exact(
-    rows: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_action_of_the_admin_is_as_exact(rows, new_beat, store, monkeypatch) -> None:
     """It says nothing in the row; that rows changed, and when, is to be seen all the same."""
     beat, window = new_beat(), ago(5)
     make(rows, window, enabled=False)
@@ -235,9 +233,7 @@ def late(rows: Any, beats: Sequence[Any], *names: str, **fields: Any) -> datetim
 
 
 @pytest.mark.long
-def test_a_window_runs_by_one_of_two_names(
-    rows: Any, new_beat: Any, store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_window_runs_by_one_of_two_names(rows, new_beat, store, caplog) -> None:
     """Who has seen the new name waits for who hasn't."""
     caplog.set_level(logging.INFO)
     slow, quick = new_beat(), new_beat()
@@ -317,9 +313,7 @@ def had_its_window(rows: Any, new_beat: Any, store: Store) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_one_off_that_is_enabled_again_while_no_beat_runs(
-    rows: Any, new_beat: Any, store: Store, had_its_window: Any, way: str
-) -> None:
+def test_a_one_off_that_is_enabled_again_while_no_beat_runs(rows, new_beat, store, had_its_window, way: str) -> None:
     """The beat that disabled it died before any saw it disabled. It has one window more, however many beats find it."""
     beat, window = had_its_window
     beat._database._round()
@@ -369,9 +363,7 @@ def test_a_one_off_that_is_made_anew_while_it_is_executed(rows: Any, new_beat: A
 
 
 @pytest.mark.parametrize("edit", ["none", "saved"])
-def test_a_one_off_that_no_beat_has_disabled_yet(
-    rows: Any, new_beat: Any, store: Store, had_its_window: Any, edit: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_one_off_that_no_beat_has_disabled_yet(rows, new_beat, store, had_its_window, edit: str, caplog) -> None:
     """All beats died before. It has had its window: the next one disables it, whatever else was edited."""
     caplog.set_level(logging.INFO)
     _, window = had_its_window
@@ -429,9 +421,7 @@ def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat
 
 
 @pytest.mark.long
-def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(
-    rows: Any, new_beat: Any, app: Celery, store: Store
-) -> None:
+def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(rows, new_beat, app, store) -> None:
     """The node of a cluster that has the old name is away: its window doesn't run once more by the new one."""
     new = "new, elsewhere"
     assert store.shard_of("old") != store.shard_of(new)
@@ -504,9 +494,7 @@ def beat_that_left(new_beat: Any, store: Store) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("who", ["stock", "ours", "ours, edited since"])
-def test_what_another_scheduler_sent_meanwhile(
-    rows: Any, beat_that_left: Any, store: Store, redis_url: str, who: str
-) -> None:
+def test_what_another_scheduler_sent_meanwhile(rows, beat_that_left, store, redis_url, who: str) -> None:
     """It isn't sent again. What beats of ours write when they are late loses no window that is owed."""
     make(rows, ago(600))
     beat_that_left()
@@ -527,9 +515,7 @@ def test_what_another_scheduler_sent_meanwhile(
 
 
 @pytest.mark.parametrize("way", ["switched off", "deleted"])
-def test_a_beat_that_starts_without_a_row_ends_its_windows(
-    rows: Any, beat_that_left: Any, store: Store, redis_url: str, way: str
-) -> None:
+def test_a_beat_that_starts_without_a_row_ends_its_windows(rows, beat_that_left, store, redis_url, way: str) -> None:
     """No beat ran when the row left, nor when it came back; one ran between. Windows of that time aren't owed."""
     made = make(rows, ago(600))
     beat_that_left()
@@ -548,9 +534,7 @@ def test_a_beat_that_starts_without_a_row_ends_its_windows(
     assert beat_that_left().row().cursor > before
 
 
-def test_a_row_that_is_switched_off_and_on_without_a_beat(
-    rows: Any, beat_that_left: Any, store: Store, redis_url: str
-) -> None:
+def test_a_row_that_is_switched_off_and_on_without_a_beat(rows, beat_that_left, store, redis_url) -> None:
     """Nobody saw it: what it owes is late."""
     make(rows, ago(600))
     beat_that_left()
@@ -563,9 +547,7 @@ def test_a_row_that_is_switched_off_and_on_without_a_beat(
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("way", ["save", "update_alone"])
-def test_a_pause_goes_along_with_its_row(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, way: str, lives: bool
-) -> None:
+def test_a_pause_goes_along_with_its_row(rows, new_beat, beat_that_left, store, way: str, lives: bool) -> None:
     """Renamed in whatever way, also while no beat runs, and back again once it is resumed."""
     make(rows, ago(600), "first")
     words = check_words("anna", "too many")
@@ -615,9 +597,7 @@ def pause_of(store: Store, name: str) -> str:
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("way", ["save", "update"])
 @pytest.mark.parametrize("names", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}], ids=["two", "three"])
-def test_rows_that_change_names_with_each_other(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, way: str, names: dict[str, str], lives: bool
-) -> None:
+def test_rows_that_change_names_with_each_other(rows, new_beat, beat_that_left, store, way, names, lives) -> None:
     """Each keeps its own pause. Two beats see it one after the other, or start after it."""
     for name in names:
         make(rows, ago(600), name)
@@ -678,9 +658,7 @@ def test_a_new_row_by_the_name_of_one_that_was_renamed(rows: Any, new_beat: Any,
 
 
 @pytest.mark.parametrize("step", ["left", "loaded one"])
-def test_a_beat_that_dies_while_rows_swap_names(
-    rows: Any, beat_that_left: Any, new_beat: Any, store: Store, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_a_beat_that_dies_while_rows_swap_names(rows, beat_that_left, new_beat, store, monkeypatch, step: str) -> None:
     """After it left their old names, or loaded one of the two: the next beat finds what both had."""
     for name in "ab":
         make(rows, ago(600), name)
@@ -705,9 +683,7 @@ def test_a_beat_that_dies_while_rows_swap_names(
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_row_that_gets_the_name_of_one_that_was_deleted(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, lives: bool
-) -> None:
+def test_a_row_that_gets_the_name_of_one_that_was_deleted(rows, new_beat, beat_that_left, store, lives: bool) -> None:
     """Between two looks, or while no beat ran: it keeps its own pause, and the other one's is gone."""
     gone = make(rows, ago(600), "a")
     make(rows, ago(600), "b")
@@ -748,9 +724,7 @@ def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: St
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("broken", [{"kwargs": "{"}, {"enabled": False}], ids=["left out", "switched off"])
-def test_a_row_that_is_renamed_while_it_is_in_no_schedule(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, broken: dict[str, Any], lives: bool
-) -> None:
+def test_a_row_that_is_renamed_while_it_is_in_no_schedule(rows, new_beat, beat_that_left, store, broken, lives) -> None:
     """And mended, or switched on, by its new name: it is paused as it was."""
     make(rows, ago(600), "a")
     beat = new_beat() if lives else None
@@ -785,9 +759,7 @@ def test_a_row_whose_name_another_has_meanwhile(rows: Any, new_beat: Any, store:
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_pause_ends_with_its_row(
-    rows: Any, new_beat: Any, beat_that_left: Any, store: Store, redis_url: str, lives: bool
-) -> None:
+def test_a_pause_ends_with_its_row(rows, new_beat, beat_that_left, store, redis_url, lives: bool) -> None:
     """One that is made by the same name is another, which isn't paused, and owes nothing from before."""
     made = make(rows, ago(600))
     beat = new_beat() if lives else None

@@ -55,9 +55,7 @@ def new_project(new_shop: Callable[..., Shop]) -> Callable[..., Shop]:
 
 
 @pytest.fixture(scope="module", params=databases("sqlite", "postgres", "mariadb"))
-def only_project(
-    request: pytest.FixtureRequest, new_database: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shop]:
+def only_project(request, new_database, tmp_path_factory) -> Iterator[Shop]:
     """One of each kind for all tests: to migrate takes seconds. It starts no processes."""
     folder = tmp_path_factory.mktemp("project")
     shop = Shop(None, Ledger(folder / "ledger.jsonl"), "redis://127.0.0.1:1/0", folder)

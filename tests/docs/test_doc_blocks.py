@@ -246,15 +246,7 @@ app.conf.beat_scheduler = "nothing:Nothing"
         ({"python": _UNKNOWN_SCHEDULER, "console": "$ celery -A proj beat -l info"}, "ended with 1"),
     ],
 )
-def test_a_wrong_page_fails(
-    blocks: dict[str, str],
-    why: str,
-    procs: Processes,
-    redis_server: RedisServer,
-    redis_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_wrong_page_fails(blocks, why, procs, redis_server, redis_url, tmp_path, monkeypatch) -> None:
     """The runner finds what is wrong with a page."""
     text = "".join(f"```{language}\n{text.rstrip()}\n```\n\n" for language, text in blocks.items())
     (tmp_path / "page.md").write_text(text)

@@ -11,7 +11,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -23,7 +22,7 @@ from doc_pages import DOCS, blocks_of, the_block
 from needs import need
 from processes import Proc, Processes, wait_until
 from read_only import read_only
-from servers import RedisServer, free_port
+from servers import free_port
 
 SYSTEMD = "docs/systemd.md"
 UNITS = ["celery-beat.service", "celery-worker@.service"]
@@ -203,9 +202,7 @@ def check_memory(objects: dict[tuple[str, str], dict[str, Any]], name: str, proc
 
 
 @pytest.mark.long
-def test_the_pods_commands_and_probes(
-    objects: dict[tuple[str, str], dict[str, Any]], machine: Machine, start_redis: Callable[..., RedisServer]
-) -> None:
+def test_the_pods_commands_and_probes(objects, machine, start_redis) -> None:
     """Beat and worker run by their commands, in their memory, on a read-only root; probes say what the page says."""
     beat, worker = container(objects, "beat"), container(objects, "worker")
     probes = {name: beat[f"{name}Probe"]["exec"]["command"] for name in ("readiness", "liveness")}
@@ -392,9 +389,7 @@ def test_the_units_are_valid(units: dict[str, configparser.ConfigParser], tmp_pa
 
 
 @pytest.mark.long
-def test_the_units_commands(
-    units: dict[str, configparser.ConfigParser], machine: Machine, redis_server: RedisServer, tmp_path: Path
-) -> None:
+def test_the_units_commands(units, machine, redis_server, tmp_path) -> None:
     """One beat and the two workers of the page run by their units, with the file's environment, and end by SIGTERM."""
     text = (tmp_path / "proj.env").read_text().replace("redis.example:6379", f"127.0.0.1:{redis_server.port}")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -23,7 +23,6 @@ from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 from doc_pages import ROOT, the_block
 from processes import Proc, Processes, wait_until
-from servers import RedisServer
 
 from celery_once_beat import Schedules
 from celery_once_beat.rules import is_polled
@@ -162,9 +161,7 @@ def sync():
 
 
 @pytest.mark.parametrize(("module", "base"), [("celery_once", "QueueOnce"), ("celery_singleton", "Singleton")])
-def test_a_peers_task_under_these_beats(
-    module: str, base: str, procs: Processes, redis_server: RedisServer, redis_url: str, tmp_path: Path
-) -> None:
+def test_a_peers_task_under_these_beats(module: str, base: str, procs, redis_server, redis_url, tmp_path) -> None:
     """Its lock refuses what is due while one is queued, beat goes on; with a worker it runs again and again."""
     (tmp_path / "locked.py").write_text(LOCKED.format(module=module, base=base, url=redis_url))
     env = {"PYTHONPATH": str(tmp_path)}

@@ -145,9 +145,7 @@ def test_an_end_that_is_not_done_is_told_and_stays_late(stage: Stage, outcome: s
         ("abandon", {"cancelled": 2}, set()),
     ],
 )
-def test_what_the_user_ordered_is_never_late(
-    stage: Stage, what: str, outcomes: dict[str, int], alerts: set[tuple[int, str]]
-) -> None:
+def test_what_the_user_ordered_is_never_late(stage, what, outcomes, alerts) -> None:
     """Windows that overlap skips, or that somebody gives up. on_failure's task hears of a skip, and of no order."""
     stage.load(**ALL, overlap="allow" if what == "abandon" else what)
     stage.claim_nth(1)

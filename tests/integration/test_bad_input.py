@@ -136,9 +136,7 @@ def test_a_request_class_that_cannot_be_combined(system: System) -> None:
     assert "Traceback" not in worker.log
 
 
-def test_a_forgotten_stock_beat_is_warned_of(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_forgotten_stock_beat_is_warned_of(redis_url, monkeypatch, caplog) -> None:
     """It may have run alone for days when the first beats that claim windows are deployed beside it."""
     monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
     app = Celery("stock", broker=redis_url, set_as_current=False)

@@ -21,9 +21,7 @@ pytestmark = pytest.mark.long
         ("twice", "raise", "failed", 1, 0),
     ],
 )
-def test_before_start_is_a_part_of_the_execution(
-    system: System, task: str, way: str, outcome: str, hooks: int, bodies: int
-) -> None:
+def test_before_start_is_a_part_of_the_execution(system, task, way, outcome, hooks, bodies) -> None:
     """What it raises ends the window as what the body raises; it isn't called again, nor for a refused copy."""
     system.app = "apps.sending_app"
     system.entries = {"tick": {"task": f"apps.sending_app.{task}", "args": [way], **once_soon()}}

@@ -299,9 +299,7 @@ def test_messages_travel_together(burst: Callable[..., OnceScheduler], redis_url
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.long
-def test_a_batch_that_is_cut(
-    burst: Callable[..., OnceScheduler], broker: Proxy, redis_url: str, caplog: pytest.LogCaptureFixture, lost: str
-) -> None:
+def test_a_batch_that_is_cut(burst, broker, redis_url, caplog, lost: str) -> None:
     """Perhaps none of it went out: all of it is published again, and nothing of the rest is lost."""
     scheduler = burst()
     with caplog.at_level(logging.WARNING):

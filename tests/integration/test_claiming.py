@@ -19,7 +19,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 from proxy import Proxy
-from servers import RedisServer, without_shard
+from servers import without_shard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.claiming import Claiming, Claims
@@ -156,9 +156,7 @@ def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureF
     assert len(caplog.records) == 1
 
 
-def test_a_store_that_goes_away_at_a_claim(
-    new_beat: Callable[..., Beat], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_a_store_that_goes_away_at_a_claim(new_beat, start_redis) -> None:
     """Nothing is won, nothing is lost: the same windows are due as soon as it is back."""
     server = start_redis(appendonly=True)
     beat = new_beat(server.url())
@@ -172,9 +170,7 @@ def test_a_store_that_goes_away_at_a_claim(
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("since", ["nothing", "the next window", "all data lost"])
-def test_an_unanswered_claim_that_was_carried_out(
-    new_beat: Callable[..., Beat], redis_server: RedisServer, redis_url: str, tracked: bool, since: str
-) -> None:
+def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_url, tracked: bool, since: str) -> None:
     """It is this beat's, also where it has to load all anew: nobody else would publish an untracked window.
 
     After a long outage the store has forgotten the beat, and other beats may have gone on.
@@ -210,9 +206,7 @@ def test_an_unanswered_claim_that_was_carried_out(
         assert not beat.claim(3).won
 
 
-def test_an_unanswered_claim_that_was_not_carried_out(
-    new_beat: Callable[..., Beat], redis_server: RedisServer, redis_url: str
-) -> None:
+def test_an_unanswered_claim_that_was_not_carried_out(new_beat, redis_server, redis_url) -> None:
     """Nothing is left of it: which windows run after a long outage is for ``catch_up`` to say."""
     with Proxy(redis_server.port) as proxy:
         beat = new_beat(proxy.url())
@@ -411,9 +405,7 @@ def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
     assert account.fingerprint not in (None, "-")
 
 
-def test_who_can_not_be_loaded_keeps_no_other_from_it(
-    new_beat: Callable[..., Beat], redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_can_not_be_loaded_keeps_no_other_from_it(new_beat, redis_url, monkeypatch) -> None:
     """Of a cluster one node is away: all others' entries are loaded, though there isn't time for all at once."""
     monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry at a time
     names = [f"entry-{n}" for n in range(400)]

@@ -293,13 +293,7 @@ class Composed:
 
 
 @pytest.fixture
-def composed(
-    services: dict[str, Any],
-    procs: Processes,
-    composed_redis: ComposedRedis,
-    rabbit_server: RabbitServer,
-    tmp_path: Path,
-) -> Iterator[Composed]:
+def composed(services, procs, composed_redis, rabbit_server, tmp_path) -> Iterator[Composed]:
     """The servers of the file, and a queue of its name that nobody has left something in."""
 
     def delete_queue() -> None:

@@ -216,9 +216,7 @@ def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.Monke
     assert reader.look() == {"a": 60}
 
 
-def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(
-    reader: Reader, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(reader, caplog) -> None:
     """The number of its last change expires then."""
     reader.set("a")
     reader.look()

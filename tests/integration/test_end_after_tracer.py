@@ -15,7 +15,6 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
 from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
-from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
@@ -98,13 +97,7 @@ def test_what_a_body_raises(worker: Worker, raised: BaseException, outcome: dict
         (SystemExit(3), {}, None),  # killed in order, by SIGTERM
     ],
 )
-def test_what_is_raised_behind_the_body(
-    worker: Worker,
-    monkeypatch: pytest.MonkeyPatch,
-    raised: BaseException,
-    outcome: dict[str, int],
-    state: str | None,
-) -> None:
+def test_what_is_raised_behind_the_body(worker, monkeypatch, raised, outcome, state) -> None:
     """The window ends as Celery's task does; where the process dies before that, it runs again."""
 
     def mark_as_done(*_: Any, **__: Any) -> None:
@@ -161,9 +154,7 @@ def test_a_lease_that_isnt_certain_is_asked_for(worker: Worker, monkeypatch: pyt
     is_done(worker)
 
 
-def test_a_store_that_is_away_as_the_body_ends(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_is_away_as_the_body_ends(new_worker, start_redis, caplog) -> None:
     """Nothing can be asked: the body's result stands, and one line says what may follow."""
     server = start_redis()
     worker = new_worker(server.url())
@@ -213,9 +204,7 @@ def test_an_end_goes_before_a_body_without_a_window(worker: Worker, patient: Non
 
 
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
-def test_a_begin_whose_reply_is_lost(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None, lost: BaseException
-) -> None:
+def test_a_begin_whose_reply_is_lost(worker, monkeypatch, patient, lost: BaseException) -> None:
     """The end that travelled with it is sent again, by the thread: the next body doesn't wait for it."""
     send = RoundTrip.run
     second = worker.next_window()
@@ -255,9 +244,7 @@ def _wait_for_replicas(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("why", ["overlap", "entry's overlap", "replicas", "lease"])
-def test_ends_that_somebody_waits_for(
-    new_worker: Callable[..., Worker], redis_url: str, patient: None, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_that_somebody_waits_for(new_worker, redis_url, patient, why: str, monkeypatch) -> None:
     """The next window of an entry that runs one by one, and replicas: they are told at once."""
     worker = new_worker(redis_url, **({"once_beat_overlap": "skip"} if why == "overlap" else {}))
     if why == "entry's overlap":
@@ -283,9 +270,7 @@ def _let_run_out(worker: Worker) -> None:
         wait_until(lambda: not lease.held_for_long(), "the lease runs out", 60)
 
 
-def test_a_store_that_is_away_when_an_end_is_due(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_is_away_when_an_end_is_due(new_worker, start_redis, caplog) -> None:
     """The worker goes on; the thread tries for as long as a lease, and then says what may follow."""
     server = start_redis()
     worker = new_worker(server.url())
@@ -296,13 +281,7 @@ def test_a_store_that_is_away_when_an_end_is_due(
     assert not leases(worker)._held
 
 
-def test_a_process_that_ends_while_the_store_is_away(
-    new_worker: Callable[..., Worker],
-    start_redis: Callable[..., RedisServer],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    patient: None,
-) -> None:
+def test_a_process_that_ends_while_the_store_is_away(new_worker, start_redis, caplog, monkeypatch, patient) -> None:
     """It doesn't wait for ever, and what isn't recorded is named once."""
     monkeypatch.setattr(leases_module, "_AT_END", 1.0)
     server = start_redis()
@@ -313,9 +292,7 @@ def test_a_process_that_ends_while_the_store_is_away(
     assert told(caplog) == ["window_unrecorded"]
 
 
-def test_one_end_that_cant_be_recorded(
-    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture, patient: None
-) -> None:
+def test_one_end_that_cant_be_recorded(worker, redis_url, caplog, patient) -> None:
     """A foreign key stops that window's end and no other that waits with it."""
     second = worker.next_window()
     worker.trace(lambda: "worked")
@@ -328,13 +305,7 @@ def test_one_end_that_cant_be_recorded(
 
 
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
-def test_an_answer_that_is_lost(
-    worker: Worker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    patient: None,
-    lost: BaseException,
-) -> None:
+def test_an_answer_that_is_lost(worker, monkeypatch, caplog, patient, lost: BaseException) -> None:
     """The end is sent again, and the store answers as before."""
     together, answers = Store.finish_many, iter([lost])
 

@@ -41,9 +41,7 @@ def test_a_retry_that_is_not_thrown(worker: Worker, patient: None, caplog: pytes
     assert worker.account.counts == {}
 
 
-def test_a_store_that_does_not_answer_at_once(
-    new_worker: Callable[..., Worker], redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_does_not_answer_at_once(new_worker, redis_url, monkeypatch, caplog) -> None:
     """The thread keeps the end, and sends it again; it doesn't wait until the lease is to be renewed."""
     worker = new_worker(redis_url, once_beat_lease=3600.0)
     together, away = Store.finish_many, iter([True, True])

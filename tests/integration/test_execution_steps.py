@@ -19,7 +19,6 @@ from celery.exceptions import Ignore, Reject, Retry
 from deliveries import KEY, QUEUE, T0, WINDOW, Worker, heard, told, waiting
 from processes import wait_until
 from proxy import Proxy
-from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.rules import EndRules
@@ -50,9 +49,7 @@ def test_a_late_success_is_not_recorded(worker: Worker) -> None:
     assert KEY.start in worker.account.open
 
 
-def test_a_store_that_is_away_at_the_end(
-    new_worker: Callable[..., Worker], start_redis: Callable[..., RedisServer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_is_away_at_the_end(new_worker, start_redis, caplog) -> None:
     """The end is told for as long as a lease; then the body's result stands, and one line says what may follow."""
     server = start_redis()
     worker = new_worker(server.url())
@@ -73,9 +70,7 @@ def test_a_store_that_is_away_at_the_end(
 
 @pytest.mark.parametrize("how", ["returns", "raises", "retries"])
 @pytest.mark.parametrize("spoilt", ["newer", "foreign"])
-def test_an_end_that_the_store_refuses(
-    worker: Worker, redis_url: str, how: str, spoilt: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_end_that_the_store_refuses(worker, redis_url, how: str, spoilt: str, caplog) -> None:
     """A newer beat's hash, or a foreign key, found at the end: the body's own end stands, and one line says why."""
     with redis.Redis.from_url(redis_url) as client:
 
@@ -107,9 +102,7 @@ def test_an_end_that_the_store_refuses(
 
 
 @pytest.fixture
-def slow(
-    new_worker: Callable[..., Worker], redis_server: RedisServer, redis_url: str
-) -> Iterator[tuple[Worker, Proxy]]:
+def slow(new_worker, redis_server, redis_url) -> Iterator[tuple[Worker, Proxy]]:
     """A worker whose store is behind a proxy, and knows the script of begin."""
     with Proxy(redis_server.port) as proxy:
         # What is late is later than the lease, and sooner than the client gives up.
@@ -152,9 +145,7 @@ def end_killed(worker: Worker, request: dict[str, Any], outcome: str) -> None:
 
 
 @pytest.mark.parametrize(("outcome", "counts"), [("failed", {}), ("revoked", {"revoked": 1})])
-def test_a_child_that_is_killed_after_it_handed_over(
-    worker: Worker, redis_url: str, outcome: str, counts: dict[str, int]
-) -> None:
+def test_a_child_that_is_killed_after_it_handed_over(worker, redis_url, outcome: str, counts: dict[str, int]) -> None:
     """A hard limit leaves the window to the retry that is out, which finishes it; a revoke ends it."""
     request = {DELIVERY: "child", "headers": encode_headers(WINDOW), "retries": 0}
 
@@ -173,9 +164,7 @@ def test_a_child_that_is_killed_after_it_handed_over(
 # ------------------------------------------------------------------------------------------------- what is said of it
 
 
-def test_a_lease_that_is_lost_while_the_body_runs(
-    worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_that_is_lost_while_the_body_runs(worker, redis_url, caplog) -> None:
     """It is said once, and at once: the body may run on for hours beside another execution."""
 
     def body() -> None:
@@ -248,9 +237,7 @@ def test_the_entrys_retry_failed_after(worker: Worker, error: Exception, outcome
     assert ("window_failed" in [name for name, _ in sent]) is bool(outcome)
 
 
-def test_a_result_backend_that_is_away_at_the_begin(
-    worker: Worker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_backend_that_is_away_at_the_begin(worker, caplog, monkeypatch) -> None:
     """With task_track_started the body runs all the same: it hasn't failed. It is said once while that lasts."""
 
     def away(*_: Any, **__: Any) -> None:
@@ -397,9 +384,7 @@ def test_a_message_counts_how_often_it_was_put_back(worker: Worker, redis_url: s
 
 
 @pytest.mark.long
-def test_begins_that_are_all_answered_late(
-    slow: tuple[Worker, Proxy], redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_begins_that_are_all_answered_late(slow, redis_url, monkeypatch) -> None:
     """A store that is slower than the lease: the message is put back, and no execution is counted as dead."""
     worker, proxy = slow
     store = store_of(worker.app)
@@ -445,9 +430,7 @@ def test_what_is_raised_before_the_body(worker: Worker) -> None:
     check_that_leases_are_kept(worker)
 
 
-def test_what_is_raised_as_a_window_is_handed_over(
-    worker: Worker, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_raised_as_a_window_is_handed_over(worker, redis_url, monkeypatch) -> None:
     """The retry goes out before it goes on: its window would wait for a message that nobody sent."""
     store = store_of(worker.app)
     hand_over, times = store.hand_over, iter([True])

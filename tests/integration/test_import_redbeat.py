@@ -245,15 +245,7 @@ def odd(**changed: Any) -> str:
         (odd(), json.dumps(RUN).replace("2026", "2999"), "last_run_at: found 2999-11-01"),
     ],
 )  # fmt: skip
-def test_what_cant_be_carried_over_is_named(
-    import_: Import,
-    app: Celery,
-    schedules: Schedules,
-    raw: redis.Redis,
-    definition: str | bytes | None,
-    meta: str | None,
-    why: str,
-) -> None:
+def test_what_cant_be_carried_over_is_named(import_, app, schedules, raw, definition, meta, why) -> None:
     """With why, and the command ends with 1; the others are carried over. Nothing is evaluated."""
     save(app, "even", schedule(10.0))
     fields = {"definition": definition, "meta": json.dumps(RUN) if meta is None else meta}
@@ -282,9 +274,7 @@ def test_what_cant_be_carried_over_is_named(
         ({"redbeat_redis_options": {"passwrd": "geheim"}}, [], 78, "redbeat_redis_url: found redis://"),
     ],
 )
-def test_a_redis_that_isnt_redbeats(
-    app: Celery, import_: Import, raw: redis.Redis, conf: dict[str, Any], words: list[str], exit_code: int, output: str
-) -> None:
+def test_a_redis_that_isnt_redbeats(app, import_, raw, conf, words, exit_code, output) -> None:
     """One line, without a password; it gets no lock."""
     raw.set("text:schedule", "mine")
     raw.zadd("bytes:schedule", {b"\xff": 1})
@@ -298,9 +288,7 @@ def test_a_redis_that_isnt_redbeats(
 # ------------------------------------------------------------------------------------------------- who may work
 
 
-def test_while_a_redbeat_beat_works_nothing_is_imported(
-    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
-) -> None:
+def test_while_a_redbeat_beat_works_nothing_is_imported(app, import_, schedules, raw) -> None:
     """What it will send isn't known yet. --dry-run shows what there is, and leaves the lock alone."""
     save(app, "tick", schedule(10.0))
     raw.set(LOCK, "token", px=100_000)
@@ -322,9 +310,7 @@ def test_while_a_redbeat_beat_works_nothing_is_imported(
     assert (raw.get(LOCK), raw.ttl(LOCK)) == (HELD, -1)
 
 
-def test_the_rights_that_it_needs(
-    app: Celery, import_: Import, raw: redis.Redis, redis_server: RedisServer, schedules: Schedules
-) -> None:
+def test_the_rights_that_it_needs(app, import_, raw, redis_server, schedules) -> None:
     """Those on RedBeat's keys that the page says, and no others. Nothing but the lock is changed."""
     save(app, "tick", schedule(10.0))
     before = {key: raw.dump(key) for key in raw.keys("redbeat*")}
@@ -370,9 +356,7 @@ def test_one_that_is_disabled_is_paused(app: Celery, import_: Import, schedules:
     assert counts_from(schedules, "off") == found.changed_at
 
 
-def test_one_that_is_gone_here_or_cant_be_read(
-    app: Celery, import_: Import, schedules: Schedules, raw: redis.Redis
-) -> None:
+def test_one_that_is_gone_here_or_cant_be_read(app, import_, schedules, raw) -> None:
     """What was deleted comes again, and isn't owed; what can't be read isn't overwritten, and its name is said."""
     last = save(app, "tick", schedule(10.0))
     import_()

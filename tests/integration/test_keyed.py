@@ -388,9 +388,7 @@ def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis, exits: type[BaseExc
         assert window.attempt == 2
 
 
-def test_what_no_replica_has_begun_is_given_back(
-    redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_replica_has_begun_is_given_back(redis_url, raw, monkeypatch) -> None:
     """It isn't run on, nor without Redis at all; the next caller isn't told that another has it."""
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     app = Celery("lonely", broker=redis_url, set_as_current=False)

@@ -240,9 +240,7 @@ def given_back(url: str, key: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
 
 
-def test_a_cancelled_body_gives_its_window_back(
-    redis_url: str, run: Run, caplog: pytest.LogCaptureFixture, raw: redis.Redis
-) -> None:
+def test_a_cancelled_body_gives_its_window_back(redis_url, run, caplog, raw) -> None:
     """However it is cancelled; nothing has failed, and who still works for it sees that it isn't held any more."""
     caplog.set_level(logging.INFO, LOGGER)
     heard: list[str] = []
@@ -288,9 +286,7 @@ def test_a_cancelled_body_gives_its_window_back(
     assert set(ends(raw).values()) == {"done"}
 
 
-def test_cancelled_while_it_begins(
-    start_redis: Callable[..., RedisServer], run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancelled_while_it_begins(start_redis, run, caplog) -> None:
     """Once: when Redis has answered. Twice: at once. The window is given back either way."""
     caplog.set_level(logging.INFO, LOGGER)
     server = start_redis()
@@ -319,9 +315,7 @@ def test_cancelled_while_it_begins(
         given_back(server.url(), key, caplog)
 
 
-def test_cancelled_while_its_end_is_recorded(
-    start_redis: Callable[..., RedisServer], run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancelled_while_its_end_is_recorded(start_redis, run, caplog) -> None:
     """The body has returned: its end is recorded, whatever becomes of the task."""
     caplog.set_level(logging.INFO, LOGGER)
     server = start_redis()

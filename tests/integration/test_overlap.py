@@ -183,9 +183,7 @@ def test_who_has_begun_before_goes_first(tick: tuple[Store, list[WindowKey], red
 
 
 @pytest.mark.parametrize("why", ["its limit is reached", "nobody takes it", "put off"])
-def test_who_cant_run_again_keeps_nobody_from_running(
-    tick: tuple[Store, list[WindowKey], redis.Redis], why: str
-) -> None:
+def test_who_cant_run_again_keeps_nobody_from_running(tick, why: str) -> None:
     """No beat has its entry any more, or none lives, or all its executions died: new ones go on."""
     store, (first, second, *_), client = tick
     for owner in ("A", "B") if why == "its limit is reached" else ("A",):

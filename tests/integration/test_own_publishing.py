@@ -98,9 +98,7 @@ class CountingEntries(OnceScheduler):
     [(Audited, OnceScheduler), (OnceTask, Counting), (OnceTask, CountingEntries)],
     ids=["of the task", "of the scheduler", "of the entry"],
 )
-def test_what_is_raised_behind_the_message(
-    beat: Callable[..., OnceScheduler], redis_url: str, base: type[OnceTask], cls: type[OnceScheduler]
-) -> None:
+def test_what_is_raised_behind_the_message(beat, redis_url, base: type[OnceTask], cls: type[OnceScheduler]) -> None:
     """The message is out: it isn't sent again, and its window doesn't fail before a worker comes to it."""
     scheduler = beat(base, cls)
     tick_until(scheduler, lambda: len(queued(redis_url)) >= 40, "windows of four seconds are published")
@@ -123,9 +121,7 @@ class Single(OnceTask):
         return super().apply_async(*args, **options)
 
 
-def test_a_task_that_sends_nothing(
-    beat: Callable[..., OnceScheduler], redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_sends_nothing(beat, redis_url, caplog) -> None:
     """That window ends as untracked. Those that follow are tracked, since no message has lost its window."""
     Single.busy = True
     scheduler = beat(Single)

@@ -6,13 +6,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from processes import Proc, environ, wait_until
-from servers import RedisServer, free_port
+from servers import free_port
 from system import System
 
 
@@ -93,9 +92,7 @@ def file(tmp_path: Path) -> HeartbeatFile:
 
 
 @pytest.mark.long
-def test_the_file_says_what_ping_says(
-    system: System, start_redis: Callable[..., RedisServer], file: HeartbeatFile
-) -> None:
+def test_the_file_says_what_ping_says(system, start_redis, file) -> None:
     """0 while Redis hears of the beat, 69 where it doesn't and the beat looks for it, 1 where that hangs or ended."""
     system.check_law = False
     store = start_redis()

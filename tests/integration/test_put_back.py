@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from processes import wait_until
-from servers import RedisServer
-from system import System, once_soon
+from system import once_soon
 
 
 def parts(message: bytes) -> dict[str, Any]:
@@ -33,9 +31,7 @@ def parts(message: bytes) -> dict[str, Any]:
     ],
 )
 @pytest.mark.long
-def test_a_message_is_put_back_as_it_came(
-    system: System, start_redis: Callable[..., RedisServer], options: dict[str, Any]
-) -> None:
+def test_a_message_is_put_back_as_it_came(system, start_redis, options: dict[str, Any]) -> None:
     """Its body, its serializer, its headers and properties, while Redis is away; then it is executed."""
     store = start_redis()
     system.use_store(store.url())

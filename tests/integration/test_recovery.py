@@ -15,7 +15,6 @@ from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from deliveries import heard
 from proxy import Proxy
-from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.entries import Entries
@@ -186,9 +185,7 @@ def test_windows_of_a_task_that_is_plain_by_now(beat: Beat) -> None:
         assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
 
 
-def test_redis_goes_away_after_a_take(
-    new_beat: Callable[..., Beat], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redis_goes_away_after_a_take(new_beat, redis_server, monkeypatch) -> None:
     """What was taken is to be published all the same; that Redis is away is said with it."""
     with Proxy(redis_server.port) as proxy:
         beat = new_beat()

@@ -23,7 +23,7 @@ from celery.schedules import schedule
 from celery.signals import before_task_publish
 from processes import wait_until
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
-from servers import RedisServer, free_port
+from servers import free_port
 
 from celery_once_beat import OnceScheduler, OnceSchedulerMixin, OnceTask
 from celery_once_beat.beat import BeatEntry
@@ -146,9 +146,7 @@ class OverPersistent(OnceSchedulerMixin, beat.PersistentScheduler):
         (OverOwnRule, "OwnRule decides by an is_due of its own"),
     ],
 )
-def test_an_unfit_base_is_refused(
-    cls: type[beat.Scheduler], said: str, redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unfit_base_is_refused(cls: type[beat.Scheduler], said: str, redis_url, caplog) -> None:
     """At its start, with one line that says what to do instead: it would lose windows, or run disabled entries."""
     with Celery("tests", broker=redis_url, set_as_current=False) as app:
         app.conf.redbeat_redis_url = redis_url
@@ -290,9 +288,7 @@ class Moody(OnceScheduler):
     schedule = property(get_schedule, OnceScheduler.set_schedule)
 
 
-def test_a_base_that_raises_in_a_tick(
-    schedulers: Callable[..., Any], redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_base_that_raises_in_a_tick(schedulers, redis_url, caplog) -> None:
     """It is said once, and the beat goes on when the base does."""
     scheduler = schedulers(Moody)
     for _ in range(3):
@@ -317,9 +313,7 @@ def test_windows_before_a_base_that_raises_at_first(schedulers: Callable[..., An
     assert second.store.account("tick").since == before.since
 
 
-def test_a_base_that_can_not_keep_last_run_at(
-    redis_url: str, schedulers: Callable[..., OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_base_that_can_not_keep_last_run_at(redis_url, schedulers, caplog) -> None:
     """A base whose ``reserve`` raises costs no window, and is said once."""
 
     class Forgetful(OnceScheduler):
@@ -330,9 +324,7 @@ def test_a_base_that_can_not_keep_last_run_at(
     assert len(said(caplog, "entry_not_advanced")) == 1
 
 
-def test_a_countdown_counts_from_the_first_publish(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
+def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -> None:
     """What is published again doesn't wait once more."""
     every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"countdown": 30}}
     app.conf.beat_schedule = {"tick": every}
@@ -345,9 +337,7 @@ def test_a_countdown_counts_from_the_first_publish(
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
 
 
-def test_a_confirm_that_redis_does_not_take(
-    app: Celery, redis_url: str, schedulers: Callable[..., OnceScheduler], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_a_confirm_that_redis_does_not_take(app, redis_url, schedulers, start_redis) -> None:
     """What was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)
     app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=1.0)
@@ -369,9 +359,7 @@ def test_a_confirm_that_redis_does_not_take(
     assert len({*ids}) == 1
 
 
-def test_replicas_are_back_for_a_beat_that_wins_nothing(
-    schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_are_back_for_a_beat_that_wins_nothing(schedulers, caplog, monkeypatch) -> None:
     """Its looks tell, where no window is due: it isn't said to be away for ever. One line each, begin and end."""
     monkeypatch.setattr("celery_once_beat.store.roundtrip._WAIT_MS", 20)
     scheduler = schedulers()
@@ -390,9 +378,7 @@ def test_replicas_are_back_for_a_beat_that_wins_nothing(
     assert [len(said(caplog, action)) for action in ("store_away", "store_back")] == [1, 1]
 
 
-def test_a_sweep_finds_that_the_store_lost_all(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
+def test_a_sweep_finds_that_the_store_lost_all(app, redis_url, schedulers) -> None:
     """Where nothing is due for long: its entries are there again at once, from the cursors that the beat knew."""
     app.conf.beat_schedule["tick"]["schedule"] = timedelta(days=1)
     scheduler = schedulers()
@@ -412,9 +398,7 @@ def test_a_closed_scheduler_ends_its_process(schedulers: Callable[[], OnceSchedu
         scheduler.tick()
 
 
-def test_a_foreign_key_in_the_place_of_the_beats(
-    redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_foreign_key_in_the_place_of_the_beats(redis_url, schedulers, caplog) -> None:
     """It is named once, and the beat goes on when it is gone."""
     scheduler = schedulers()
     with redis.Redis.from_url(redis_url) as client:
@@ -428,9 +412,7 @@ def test_a_foreign_key_in_the_place_of_the_beats(
     tick_until(scheduler, lambda: messages(redis_url), "windows are published")
 
 
-def test_a_name_makes_no_log_line(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_name_makes_no_log_line(app, redis_url, schedulers, caplog) -> None:
     """Celery logs it unquoted."""
     name = "tick\n[2026-11-21 00:00:00,000: CRITICAL/MainProcess] \x1b[2J"
     app.conf.beat_schedule = {name: app.conf.beat_schedule["tick"]}
@@ -443,9 +425,7 @@ def test_a_name_makes_no_log_line(
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_a_receiver_that_names_messages(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], protocol: int
-) -> None:
+def test_a_receiver_that_names_messages(app, redis_url, schedulers, protocol: int) -> None:
     """A message keeps the id of its window: by another one workers take its headers for copied, and run each copy."""
     app.conf.task_protocol = protocol
 
@@ -484,12 +464,7 @@ def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., On
 
 
 @pytest.fixture
-def slow_beat(
-    app: Celery,
-    schedulers: Callable[..., OnceScheduler],
-    start_redis: Callable[..., RedisServer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[float], Any]:
+def slow_beat(app, schedulers, start_redis, monkeypatch) -> Callable[[float], Any]:
     """A beat whose four messages take so many leases of a claim each; after each of them another beat looks."""
     server = start_redis(faketime=0)
     lease, passed = 4.0, [0.0]
@@ -518,26 +493,20 @@ def slow_beat(
 
 
 @pytest.mark.long
-def test_a_beat_that_publishes_slowly_keeps_its_claims(
-    app: Celery, redis_url: str, slow_beat: Callable[[float], OnceScheduler]
-) -> None:
+def test_a_beat_that_publishes_slowly_keeps_its_claims(app, redis_url, slow_beat) -> None:
     """It renews what it hasn't published, so no other beat publishes that too."""
     tick_until(slow_beat(0.6), lambda: messages(redis_url) >= 4, "all are published")
     assert len({headers["once_entry"] for headers in queued(redis_url)}) == messages(redis_url) == 4
 
 
-def test_a_beat_that_was_frozen_leaves_what_another_has_taken(
-    app: Celery, redis_url: str, slow_beat: Callable[[float], OnceScheduler]
-) -> None:
+def test_a_beat_that_was_frozen_leaves_what_another_has_taken(app, redis_url, slow_beat) -> None:
     """It goes on after its claims' lease: what another beat has taken isn't published by it too."""
     tick_until(slow_beat(1.2), lambda: messages(redis_url) >= 4, "all are published")
     sent = Counter(headers["once_entry"] for headers in queued(redis_url))
     assert sorted(sent.values()) == [1, 1, 1, 2], "twice the one that it was at"
 
 
-def test_what_is_claimed_and_not_yet_published_needs_no_store(
-    start_redis: Callable[..., RedisServer], app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler]
-) -> None:
+def test_what_is_claimed_and_not_yet_published_needs_no_store(start_redis, app, redis_url, schedulers) -> None:
     """An untracked window, for which there was no time, is published though Redis has gone away meanwhile."""
     server = start_redis()
     app.conf.update(once_beat_redis_url=server.url())
@@ -576,9 +545,7 @@ class Renamed(OnceTask):
         return super().apply_async(*args, **options)
 
 
-def test_a_task_that_sets_headers_of_its_own(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_sets_headers_of_its_own(app, redis_url, schedulers, caplog) -> None:
     """The window's are in the message all the same."""
     app.task(tick, name="tests.nested", base=Nested, shared=False)
     app.conf.beat_schedule["tick"]["task"] = "tests.nested"
@@ -591,9 +558,7 @@ def test_a_task_that_sets_headers_of_its_own(
     assert not said(caplog, "entry_astray")
 
 
-def test_a_task_that_sends_another_message(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_sends_another_message(app, redis_url, schedulers, caplog) -> None:
     """No worker would know its window: said once, the window ends as untracked, and so do those that follow."""
     app.task(tick, name="tests.renamed", base=Renamed, shared=False)
     app.conf.beat_schedule["tick"]["task"] = "tests.renamed"
@@ -608,9 +573,7 @@ def test_a_task_that_sends_another_message(
     assert "'tick' is untracked from now on: no message with its task id went out" in record.getMessage()
 
 
-def test_a_window_that_nobody_begins(
-    app: Celery, redis_url: str, schedulers: Callable[[], OnceScheduler], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_window_that_nobody_begins(app, redis_url, schedulers, caplog) -> None:
     """It is said once into which queue it goes and which task it sends; again only after a window has begun."""
     app.conf.once_beat_start_timeout = 0.1
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
@@ -637,14 +600,7 @@ def test_a_window_that_nobody_begins(
 @pytest.mark.parametrize(
     ("broker", "queues"), [("", [QUEUE, "other"]), ("another", ["other"]), ("", ["other", "-"]), ("", None)]
 )
-def test_a_window_whose_queue_nobody_consumes(
-    app: Celery,
-    redis_url: str,
-    schedulers: Callable[[], OnceScheduler],
-    caplog: pytest.LogCaptureFixture,
-    broker: str,
-    queues: list[str] | None,
-) -> None:
+def test_a_window_whose_queue_nobody_consumes(app, redis_url, schedulers, caplog, broker, queues) -> None:
     """It gets no copy, and that is said once, until a worker consumes its queue, or may do so for all that is known."""
     app.conf.once_beat_start_timeout = 0.1
     app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
@@ -682,9 +638,7 @@ def test_the_package_is_lazy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_a_beat_that_loads_for_long_says_that_it_lives(
-    app: Celery, schedulers: Callable[[], OnceScheduler], redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beat_that_loads_for_long_says_that_it_lives(app, schedulers, redis_url, monkeypatch) -> None:
     """It is heard of between what it loads, and publishes meanwhile: nobody takes it for gone, however many entries."""
     monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry is more than there is time for
     tick = app.conf.beat_schedule["tick"]

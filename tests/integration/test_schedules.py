@@ -142,9 +142,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"by": "x" * 1000},
     ],
 )
-def test_wrong_input_is_one_line_before_anything_is_written(
-    schedules: Schedules, redis_server: RedisServer, wrong: dict[str, Any]
-) -> None:
+def test_wrong_input_is_one_line_before_anything_is_written(schedules, redis_server, wrong: dict[str, Any]) -> None:
     """At the caller; the store has nothing of it."""
     given = {"name": "a", "task": "t", "schedule": 60, **wrong}
     with pytest.raises(SettingError) as found:
@@ -393,9 +391,7 @@ def _never(minute: int) -> RRule:
     ],
     ids=["two zones", "another zone than the schedule's", "localtime", "leap seconds", "too costly"],
 )
-def test_what_cannot_be_computed_alike_or_cheaply_is_refused(
-    schedules: Schedules, given: dict[str, Any], line: str
-) -> None:
+def test_what_cannot_be_computed_alike_or_cheaply_is_refused(schedules, given: dict[str, Any], line: str) -> None:
     """Before anything is written."""
     with pytest.raises(SettingError, match=line):
         schedules.set("a", **{"task": "t", "schedule": crontab(hour=6), **given})

@@ -13,7 +13,6 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from celery.schedules import crontab
 from click.testing import CliRunner, Result
-from servers import RedisServer
 
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
@@ -136,9 +135,7 @@ def test_what_is_wrong_is_one_line(run: Run, schedules: Schedules, words: list[s
     assert [each.version for each in schedules.list()] == [1]
 
 
-def test_one_that_cant_be_read_is_named_and_the_others_are_shown(
-    run: Run, schedules: Schedules, redis_server: RedisServer
-) -> None:
+def test_one_that_cant_be_read_is_named_and_the_others_are_shown(run, schedules, redis_server) -> None:
     """List and export end with 65, and apply changes nothing where it would have to read it."""
     for name in ("bad", "good", "worse"):
         schedules.set(name, task="proj.work", schedule=60)
@@ -355,9 +352,7 @@ def test_an_answer_that_is_lost(interrupted: Interrupted, schedules: Schedules, 
     assert standing(schedules) == before
 
 
-def test_a_redis_that_stays_away(
-    interrupted: Interrupted, schedules: Schedules, start_redis: Callable[..., RedisServer]
-) -> None:
+def test_a_redis_that_stays_away(interrupted, schedules, start_redis) -> None:
     """Nobody can take anything back: each name is said with that."""
     server = start_redis()
     with closing(Interrupted(url=server.url())) as away:

@@ -146,9 +146,7 @@ def test_celery_itself_shows_none(start_redis: Callable[..., RedisServer], procs
 
 @pytest.mark.parametrize("passwords", [PASSWORDS, WRONG], ids=["right", "wrong"])
 @pytest.mark.parametrize("state", ["there", "gone"])
-def test_no_password_in_a_repr_or_traceback(
-    state: str, passwords: dict[str, str], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_no_password_in_a_repr_or_traceback(state: str, passwords: dict[str, str], start_redis) -> None:
     """What holds the password can be shown: settings, store, scheduler, errors with their causes."""
     server = start_redis()
     let_in(server, PASSWORDS)

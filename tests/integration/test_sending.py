@@ -46,9 +46,7 @@ def test_only_a_retry_keeps_the_window(system: System, way: str, second: str, sc
         ("sent", "retry", False, "failed"),
     ],
 )
-def test_a_message_has_the_window_if_it_is_given_it(
-    system: System, task: str, way: str, scheduled: bool, outcome: str
-) -> None:
+def test_a_message_has_the_window_if_it_is_given_it(system, task: str, way: str, scheduled: bool, outcome: str) -> None:
     """However a body sends its retry: it runs once, and is neither refused nor published again beside the window.
 
     A body that goes on after it doesn't hold the window any more. Another tool nests headers, as some tracers do.

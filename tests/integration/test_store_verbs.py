@@ -13,7 +13,7 @@ import pytest
 import redis
 from processes import wait_until
 from proxy import Proxy
-from servers import RedisServer, free_port
+from servers import free_port
 from stage import (
     DELAY,
     ENTRY,
@@ -324,9 +324,7 @@ def _begin_and_die(stage: Stage, times: int) -> None:
     ("limits", "outcome"),
     [({"max_attempts": 2}, "abandoned"), ({"max_attempts": 1}, "abandoned"), ({"recover": False}, "dropped")],
 )
-def test_a_window_whose_executions_died_too_often_is_closed(
-    stage: Stage, at: str, limits: dict[str, Any], outcome: str
-) -> None:
+def test_a_window_whose_executions_died_too_often_is_closed(stage, at, limits, outcome) -> None:
     """max_attempts executions died: abandoned. recover=False and one died: dropped. At take and begin alike."""
     stage.load(**limits)
     stage.reach("published")
@@ -417,9 +415,7 @@ def test_a_window_that_expires_before_it_begins_is_expired(stage: Stage, at: str
 
 @pytest.mark.parametrize("at", ["take", "begin"])
 @pytest.mark.parametrize(("grace", "missed"), [(60.0, True), (3 * 366 * 86_400.0, False)])
-def test_a_window_older_than_grace_that_never_began_is_missed(
-    stage: Stage, at: str, grace: float, missed: bool
-) -> None:
+def test_a_window_older_than_grace_that_never_began_is_missed(stage, at: str, grace: float, missed: bool) -> None:
     """A queue of a weekend doesn't all run on Monday: what never began is missed past its grace, and runs within it."""
     stage.load(grace=grace)
     stage.reach("published")
@@ -439,9 +435,7 @@ def test_a_window_older_than_grace_that_never_began_is_missed(
         ({"grace": 60.0}, "missed"),
     ],
 )
-def test_a_begin_that_closed_the_window_says_so_again(
-    new_stage: Callable[..., Stage], limits: dict[str, Any], outcome: str
-) -> None:
+def test_a_begin_that_closed_the_window_says_so_again(new_stage, limits: dict[str, Any], outcome: str) -> None:
     """Its reply lost, it answers as the first time, and isn't counted as a refused copy; another copy is."""
     stage = new_stage()
     expires = limits.get("expires")
@@ -583,9 +577,7 @@ def test_the_fence_grows_while_no_beat_has_loaded_the_entry(new_stage: Callable[
 
 
 @pytest.mark.parametrize("kind", ["tracked", "untracked", "keyed"])
-def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(
-    start_redis: Callable[..., RedisServer], kind: str
-) -> None:
+def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(start_redis, kind: str) -> None:
     """With wait_replicas the promoted replica knows the last fence, and its own clock can't take it back."""
     server = start_redis(faketime=0, args=("--repl-diskless-sync-delay", "0"))
     replica = start_redis(faketime=-60, args=("--replicaof", f"127.0.0.1 {server.port}"))
@@ -1660,9 +1652,7 @@ def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
     ("state", "verb"),
     [("unseen", "claim"), ("published", "begin A"), ("running", "finish A, again"), ("closed", "backfill")],
 )
-def test_no_verb_is_lost_with_its_reply(
-    new_stage: Callable[..., Stage], any_server: RedisServer, state: str, verb: str
-) -> None:
+def test_no_verb_is_lost_with_its_reply(new_stage, any_server, state: str, verb: str) -> None:
     """Its reply cut, a verb is repeated by the client and answers as it did the first time."""
     plain = new_stage()
     plain.load()
@@ -1782,9 +1772,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
 
 
 @pytest.mark.parametrize("what", ON_A_FULL_SERVER)
-def test_on_a_full_server_what_is_there_goes_on_and_ends(
-    new_stage: Callable[..., Stage], any_server: RedisServer, what: str
-) -> None:
+def test_on_a_full_server_what_is_there_goes_on_and_ends(new_stage, any_server, what: str) -> None:
     """With maxmemory reached and noeviction no lease is lost, and nothing runs twice for want of room."""
     before, call, expected = ON_A_FULL_SERVER[what]
     with any_server.client() as admin:
@@ -1851,9 +1839,7 @@ _ACTED_ON: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]]] = {
 
 @pytest.mark.parametrize("verb", _ACTED_ON)
 @pytest.mark.usefixtures("impatient")
-def test_a_verb_that_is_sent_again_is_as_uncertain(
-    start_redis: Callable[..., RedisServer], verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verb_that_is_sent_again_is_as_uncertain(start_redis, verb: str, monkeypatch) -> None:
     """Asked again on another connection, whose own writes it is that WAIT waits for, it isn't certain either."""
     server = start_redis(args=("--repl-diskless-sync-delay", "0"))
     replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))

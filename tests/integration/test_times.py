@@ -68,9 +68,7 @@ def in_ms(span: timedelta) -> int:
         (20_000_000, 15_000_000, 2_000_000, (INF, INF, 3_600_000)),
     ],
 )
-def test_a_window_is_counted_where_it_ends(
-    stage: Stage, late: int, queued: int, ran: int, bounds: tuple[float, float, float]
-) -> None:
+def test_a_window_is_counted_where_it_ends(stage, late, queued, ran, bounds) -> None:
     """Once in each of the three, in the bucket and with the sum that its history tells."""
     now = datetime.now(timezone.utc).replace(microsecond=0)
     stage.start = now - timedelta(milliseconds=late + ran)

@@ -154,9 +154,7 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
     assert names() == {"a", "b", "c"}
 
 
-def test_a_look_that_breaks_off_hides_nothing(
-    app: Celery, views: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_breaks_off_hides_nothing(app, views, redis_url, monkeypatch) -> None:
     """It found what has changed, and Redis went away before that was read: the next look reads it."""
     made = views()
     fill(app, made, 2)
