@@ -13,9 +13,7 @@ from typing import Any
 import redis
 from celery.schedules import schedule
 
-from celery_once_beat.errors import (
-    OnceError,
-)
+from celery_once_beat.errors import OnceError
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many, republish_many
 from celery_once_beat.features.reserved.store import receive_many
@@ -123,6 +121,13 @@ class Stage:
         if isinstance(reply, r.Taken):
             self.revision = reply.revision
         return reply
+
+    def recover(self, beat: str = "beat-2", **given: Any) -> Any:
+        """The window is overdue, and a beat takes it."""
+        self.overdue()
+        taken = self.take(beat, **given)
+        assert isinstance(taken, r.Taken), taken
+        return taken
 
     def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
         reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
@@ -293,8 +298,7 @@ def _died(stage: Stage) -> None:
 
 def _taken(stage: Stage) -> None:
     _died(stage)
-    stage.overdue()
-    assert isinstance(stage.take(), r.Taken)
+    stage.recover()
 
 
 def _followed(stage: Stage) -> None:
@@ -319,8 +323,7 @@ def _again(stage: Stage) -> None:
 
 def _again_taken(stage: Stage) -> None:
     _again(stage)
-    stage.overdue()
-    assert isinstance(stage.take(), r.Taken)
+    stage.recover()
 
 
 def _closed(stage: Stage) -> None:
