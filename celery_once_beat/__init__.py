@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .beat import OnceScheduler, OnceSchedulerMixin
-    from .client import AsyncSchedules, Schedules
+    from .client import AsyncSchedules, Schedule, Schedules
     from .features.keyed import once
-    from .schedules import OneOff, RRule, Schedule, register_schedule_codec
+    from .schedules import OneOff, RRule, register_schedule_codec
     from .windows import Window
     from .worker import OnceTask, current_window
 
@@ -67,7 +67,7 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         "OnceTask": "worker",
         "OneOff": "schedules",
         "RRule": "schedules",
-        "Schedule": "schedules",
+        "Schedule": "client",
         "Schedules": "client",
         "Window": "windows",
         "current_window": "worker",

@@ -17,6 +17,7 @@ __all__ = (
     "NewerVersionError",
     "NoServerError",
     "NotAppliedError",
+    "NotLoadedError",
     "OnceError",
     "RecordError",
     "ScheduleError",
@@ -86,6 +87,10 @@ class NotAppliedError(OnceError):
 
 class UnknownScheduleError(OnceError, LookupError):
     """There is no schedule of that name."""
+
+
+class NotLoadedError(OnceError):
+    """No beat has loaded the entry yet, or no longer: what was asked for needs one that has."""
 
 
 class DatabaseUnavailableError(OnceError):

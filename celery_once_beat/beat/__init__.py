@@ -10,3 +10,4 @@ from .schedule import LoadedSchedule, as_loaded, load_schedule
 from .scheduler import OnceScheduler, OnceSchedulerMixin
 from .server_clock import CURSOR_AHEAD, ServerClock
 from .sources import Changes, ScheduleSource, log_left_out
+from .timetable import Timetable

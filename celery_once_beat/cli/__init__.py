@@ -14,6 +14,7 @@ import celery_once_beat.settings  # noqa: F401  # so that celery report and work
 from celery_once_beat.errors import (
     NewerVersionError,
     NotAppliedError,
+    NotLoadedError,
     OnceError,
     ScheduleError,
     SettingError,
@@ -67,7 +68,7 @@ class _Commands(click.Group):
 #: The exit status of each kind of error; of all others EX_UNAVAILABLE.
 _STATUSES: dict[tuple[type[OnceError], ...], int] = {
     (VersionConflictError,): 1,
-    (UnknownScheduleError,): 2,
+    (UnknownScheduleError, NotLoadedError): 2,
     (SettingError, ScheduleError): os.EX_CONFIG,
     (StoreDataError, NewerVersionError): os.EX_DATAERR,
 }

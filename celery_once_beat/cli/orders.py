@@ -43,7 +43,7 @@ def run(project: Project, entry: str, window: str | None, by: str, note: str, *,
     orders, tracked = Orders(project.store), _tracked(project, entry)
     with _wrong_use():
         start = orders.start_to_run(tracked, None if window is None else project.instant(window, "--window"))
-    (ordered,) = done = orders.run(entry, [start], OrderedBy(by, note))
+    (ordered,) = done = orders.run(entry, [start], OrderedBy(by, note), waits=tracked.stored)
     at = format_instant(start)
     if json_:
         print_json({"entry": entry, "start": at, "task_id": ordered.task_id, **_numbers(done)})
@@ -86,7 +86,8 @@ def backfill(project: Project, entry: str, since: str, until: str, *, json_: boo
     if starts and not given["dry_run"]:
         if not given["yes"]:
             click.confirm(f"Run {len(starts)} windows of {plain(entry)}?", abort=True, err=json_)
-        done = orders.run(entry, starts, OrderedBy(given["by"], given["note"]), "backfill")
+        by = OrderedBy(given["by"], given["note"])
+        done = orders.run(entry, starts, by, "backfill", waits=tracked.stored)
     numbers = _numbers(done)
     if json_:
         print_json({"entry": entry, "to_run": len(starts), "skipped": dict(skipped), **numbers})

@@ -331,7 +331,7 @@ def pause(project: Project, names: tuple[str, ...], *, json_: bool, **words: str
 @words_options
 @json_option
 @pass_project()
-def resume(project: Project, names: tuple[str, ...], *, json_: bool, **words: str) -> None:
+def resume(project: Project, names: tuple[str, ...], *, json_: bool, **words: Any) -> None:
     """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up).
 
     --json prints a list with an object for each NAME: name, paused.
@@ -402,7 +402,9 @@ def _edit_as_json(edit: Edit) -> dict[str, Any]:
     return {
         "name": edit.name,
         "what": edit.what,
-        "before": None if edit.before is None else {**edit.before.as_json(), "paused": edit.before.paused},
+        "before": None
+        if edit.before is None
+        else {**edit.before.as_json(), "paused": edit.before.paused, "metadata": edit.before.metadata},
         "after": None if edit.after is None else edit.after.as_json(),
     }
 
@@ -424,7 +426,7 @@ def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
     found = _edit_as_json(edit)
     before, after = found["before"], found["after"]
     for field in dict.fromkeys(chain(sorted(before), sorted(after))):
-        if field == "v" or (field == "paused" and field not in after):
+        if field == "v" or (field in ("paused", "metadata") and field not in after):
             continue
         values = [json.dumps(each.get(field), ensure_ascii=False, sort_keys=True) for each in (before, after)]
         if values[0] != values[1]:

@@ -12,9 +12,9 @@ from celery import Celery
 from celery_once_beat.background import called_within
 from celery_once_beat.errors import OnceError
 from celery_once_beat.options import check_seconds
-from celery_once_beat.schedules import Schedule
 
 from .schedules import Schedules
+from .value import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,25 +56,35 @@ class AsyncSchedules:
         return await called_within(self._timeout, self.sync._store, call)  # noqa: SLF001  # of the same box
 
     set = _twin(Schedules.set)
+    change = _twin(Schedules.change)
+    set_many = _twin(Schedules.set_many)
     check = _twin(Schedules.check)
     put = _twin(Schedules.put)
     pause = _twin(Schedules.pause)
     resume = _twin(Schedules.resume)
     delete = _twin(Schedules.delete)
+    delete_many = _twin(Schedules.delete_many)
     get = _twin(Schedules.get)
     changes = _twin(Schedules.changes)
     next = _twin(Schedules.next)
     run = _twin(Schedules.run)
     backfill = _twin(Schedules.backfill)
     history = _twin(Schedules.history)
+    history_many = _twin(Schedules.history_many)
     status = _twin(Schedules.status)
+    status_many = _twin(Schedules.status_many)
     close = _twin(Schedules.close)
 
     async def list(
-        self, prefix: str = "", after: str = "", wrong: Callable[[OnceError], None] | None = None
+        self,
+        prefix: str = "",
+        after: str = "",
+        wrong: Callable[[OnceError], None] | None = None,
+        *,
+        where: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Schedule]:
         """As :meth:`Schedules.list`: ``async for``."""
-        pages = self.sync._pages(prefix, after, wrong)  # noqa: SLF001  # of the same box
+        pages = self.sync._pages(prefix, after, wrong, where)  # noqa: SLF001  # of the same box
         while (page := await self._call(functools.partial(builtins.next, pages, None))) is not None:
             for each in page:
                 yield each

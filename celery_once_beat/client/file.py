@@ -19,33 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_once_beat.errors import NotAppliedError, OnceError, SettingError, VersionConflictError
-from celery_once_beat.schedules import Definition, Schedule, check_name, check_words
+from celery_once_beat.schedules import Definition, check_name, check_words
 from celery_once_beat.wording import expect, shown
 
 from .schedules import Schedules
+from .value import Schedule, Wanted
 
 #: Of the file.
 _VERSION = 1
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A schedule as a file has it."""
-
-    definition: Definition
-    #: None: the file doesn't say.
-    paused: bool | None = None
-
-    def is_set(self, current: Schedule, before: Schedule | None) -> bool:
-        """Whether ``current`` is this, set where ``before`` was."""
-        paused = self.paused if self.paused is not None else before is not None and before.paused
-        return current.text() == self.definition.text() and current.paused == paused
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what stands in a file."""
-        found = self.definition.as_json()
-        del found["v"]
-        return found if self.paused is None else {**found, "paused": self.paused}
 
 
 @dataclass(frozen=True)
@@ -77,7 +58,9 @@ class Edit:
 
 def write_file(schedules: Sequence[Schedule]) -> str:
     """Return the file's text, the same for the same schedules."""
-    found = {each.name: Wanted(each, each.paused or None).as_json() for each in schedules}
+    found = {
+        each.name: Wanted(each.name, each, each.paused or None, each.metadata or None).as_json() for each in schedules
+    }
     return json.dumps({"v": _VERSION, "schedules": found}, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -105,13 +88,11 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read_one(name: str, value: Any) -> Wanted:
     what, fits = f"schedule {name!r}", isinstance(value, Mapping)
     fields = dict(expect(what, value, fits, "an object with task and schedule", SettingError))
-    paused = fields.pop("paused", None)
-    fits = paused is None or isinstance(paused, bool)
-    expect(f"{what}, paused", paused, fits, "true or false", SettingError)
+    more = {field: fields.pop(field, None) for field in ("paused", "metadata")}
     try:
-        return Wanted(Definition.from_json({"v": _VERSION, **fields}), paused)
+        return Wanted(name, Definition.from_json({"v": _VERSION, **fields}), **more)
     except OnceError as exc:
-        raise SettingError(f"{what}: {exc}") from exc
+        raise SettingError(str(exc) if str(exc).startswith(what) else f"{what}: {exc}") from exc
 
 
 def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "") -> list[Edit]:
@@ -146,8 +127,7 @@ def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str =
             if edit.after is None:
                 schedules.delete(edit.name, by=by, note=note, if_version=edit.version)
             else:
-                wanted = edit.after
-                schedules.put(edit.name, wanted.definition, words, if_version=edit.version, paused=wanted.paused)
+                schedules.put(edit.after, words, if_version=edit.version)
         except OnceError as exc:
             if not isinstance(exc, VersionConflictError):
                 made.append(edit)  # it may have been carried out before the answer was lost
@@ -182,4 +162,5 @@ def _undo(schedules: Schedules, edit: Edit, by: str) -> None:
     if edit.before is None:
         schedules.delete(edit.name, by=by, note=note, if_version=version)
     else:
-        schedules.put(edit.name, edit.before, check_words(by, note), if_version=version, paused=edit.before.paused)
+        before = Wanted(edit.name, edit.before, edit.before.paused, edit.before.metadata)
+        schedules.put(before, check_words(by, note), if_version=version)

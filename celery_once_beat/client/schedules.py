@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import builtins
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from celery import Celery, Task
 from celery.schedules import BaseSchedule
 from celery.utils.log import get_logger
+from typing_extensions import TypedDict, Unpack
 
 from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule
 from celery_once_beat.errors import (
@@ -29,21 +27,45 @@ from celery_once_beat.errors import (
 from celery_once_beat.features.orders.orders import OrderedWindow, Orders
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.beat import make_defined
+from celery_once_beat.features.runtime.store import StoredDefinition
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
-from celery_once_beat.schedules import Change, Definition, OneOff, Schedule, check_name, check_words, find_zone
-from celery_once_beat.status import EntryStatus, WindowStatus, coming_starts, make_report
+from celery_once_beat.schedules import Change, Definition, OneOff, check_name, check_words, find_zone
+from celery_once_beat.status import EntryStatus, WindowStatus, make_report
 from celery_once_beat.store import Store, Unknown, new_store, raised, store_instead
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
+from .value import Schedule, Wanted, check_number
+
 logger = guarded(get_logger(__name__))
 
+When: TypeAlias = "BaseSchedule | float | timedelta | datetime"
 #: Schedules that travel in one pipeline.
 _PAGE = 500
-#: Starts, or windows of a history, that one call is asked for.
-_MOST_ASKED = 1_000_000
+
+
+_METADATA = "metadata."
+T = TypeVar("T")
+
+
+class Fields(TypedDict, total=False):
+    """What a schedule has, as arguments."""
+
+    task: str | Task[Any, Any]
+    schedule: When
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    options: Mapping[str, Any] | None
+    once: Mapping[str, Any] | None
+    timezone: str | tzinfo | None
+    paused: bool | None
+    metadata: Mapping[str, Any] | None
+
+
+#: The arguments of a schedule that ``set_many`` takes.
+_ARGUMENTS = frozenset({"name", *Fields.__annotations__})
 
 
 class Schedules:
@@ -103,13 +125,14 @@ class Schedules:
         name: str,
         *,
         task: str | Task[Any, Any],
-        schedule: BaseSchedule | float | timedelta | datetime,
+        schedule: When,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         once: Mapping[str, Any] | None = None,
         timezone: str | tzinfo | None = None,
         paused: bool | None = None,
+        metadata: Mapping[str, Any] | None = None,
         by: str = "",
         note: str = "",
         if_version: int | None = None,
@@ -119,24 +142,62 @@ class Schedules:
         ``schedule`` is one of Celery's, seconds or a timedelta for an interval, or a datetime to run once.
         ``timezone`` is that of a crontab, and of an interval of whole days (default: the schedule's own, else the
         app's). ``args``, ``kwargs`` and ``options`` are those of ``apply_async``, ``once`` the settings of a beat
-        entry. ``paused`` None leaves that as it is. ``by`` and ``note`` stand in the log of changes. With
-        ``if_version`` it is set only if that is its version, 0: only if there is none; else VersionConflictError says
-        what there is. If all is as it was, nothing changes, nor does the version.
+        entry. ``metadata`` is a dict of the caller's own, up to 4 KiB of JSON: it is in no message, and a change of it
+        alone makes no version. ``paused`` and ``metadata`` None leave that as it is. ``by`` and ``note`` stand in the
+        log of changes. With ``if_version`` it is set only if that is its version, 0: only if there is none; else
+        VersionConflictError says what there is. If all is as it was, nothing changes, nor does the version.
         """
+        more = {"args": args, "kwargs": kwargs, "options": options, "once": once}
+        wanted = self._wanted(name, task, schedule, timezone, paused=paused, metadata=metadata, **more)
+        return self.put(wanted, check_words(by, note), if_version=if_version)
+
+    def change(self, name: str, *, by: str = "", note: str = "", **fields: Unpack[Fields]) -> Schedule:
+        """Change these fields of a schedule, as :meth:`set` does; the others stay, also its time zone.
+
+        If somebody else changes it meanwhile, it is changed as it is then.
+        """
+        known = self.get(name)
+        while known is not None:
+            given: dict[str, Any] = {**known.as_arguments(), "paused": None, "metadata": None, **fields}
+            if "timezone" not in fields and _names_zone(given["schedule"]):
+                given["timezone"] = None
+            elif fields.get("timezone") is not None and "schedule" not in fields:
+                given["schedule"] = known.in_zone(given["timezone"])
+            try:
+                return self.set(**given, by=by, note=note, if_version=known.version)
+            except VersionConflictError as conflict:
+                known = conflict.current
+        raise self._unknown(name)
+
+    def set_many(self, schedules: Iterable[Mapping[str, Any]], *, by: str = "", note: str = "") -> Sequence[Schedule]:
+        """Set many schedules, each given by the arguments of :meth:`set`, in a round trip for 500 of them.
+
+        All are checked before the first is written. An error of Redis concerns some of them: call it again.
+        """
+        words, wanted = check_words(by, note), []
+        for each in schedules:
+            fits = isinstance(each, Mapping) and {"name", "task", "schedule"} <= each.keys() <= _ARGUMENTS
+            expect("set_many", each, fits, f"a dict of {', '.join(sorted(_ARGUMENTS))}", SettingError)
+            wanted.append(self._wanted(**each))
+        return self._put(wanted, words)
+
+    def _wanted(
+        self,
+        name: str,
+        task: str | Task[Any, Any],
+        schedule: When,
+        timezone: str | tzinfo | None = None,
+        *,
+        paused: bool | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Wanted:
+        """Return what is to be set, checked; ``more`` are the other fields of a definition."""
         check_name(name)
-        words = check_words(by, note)
-        zone = self._zone_of(schedule) if timezone is None else _one_zone(timezone, schedule, once)
-        definition = Definition.of(
-            task.name if isinstance(task, Task) else task,
-            schedule,
-            zone,
-            args=args,
-            kwargs=kwargs,
-            options=options,
-            once=once,
-        )
+        zone = self._zone_of(schedule) if timezone is None else _one_zone(timezone, schedule, more.get("once"))
+        definition = Definition.of(task.name if isinstance(task, Task) else task, schedule, zone, **more)
         self.check(name, definition)
-        return self.put(name, definition, words, if_version=if_version, paused=paused)
+        return Wanted(name, definition, paused, metadata)
 
     def check(self, name: str, definition: Definition) -> None:
         """Raise SettingError where :meth:`set` would. Writes nothing."""
@@ -159,34 +220,40 @@ class Schedules:
         self._refuse_the_past(name, definition)
 
     def put(
-        self,
-        name: str,
-        definition: Definition,
-        words: str = "{}",
-        *,
-        if_version: int | None = None,
-        paused: bool | None = None,
-        counts_from: datetime | None = None,
+        self, wanted: Wanted, words: str = "{}", *, if_version: int | None = None, counts_from: datetime | None = None
     ) -> Schedule:
         """As :meth:`set`, of a definition that :meth:`check` has seen; ``words`` are those of ``check_words``.
 
         ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
         there don't count, later ones are owed. None: it counts from now.
         """
-        _check_version(name, if_version)
-        fits = paused is None or isinstance(paused, bool)
-        expect(f"schedule {name!r}, paused", paused, fits, "True, False or None", SettingError)
-        reply = definitions.set_definition(
-            self._store, name, definition.text(), words, if_version=if_version, paused=paused, counts_from=counts_from
-        )
+        _check_version(wanted.name, if_version)
+        return self._put([wanted], words, if_version, counts_from)[0]
+
+    def _put(
+        self,
+        wanted: Sequence[Wanted],
+        words: str,
+        if_version: int | None = None,
+        counts_from: datetime | None = None,
+    ) -> Sequence[Schedule]:
+        """Set schedules; raises the first error once all are sent."""
+        made: builtins.list[Schedule | OnceError] = []
+        for chunk in _in_pages(wanted):
+            requests = (each.request(words, if_version, counts_from) for each in chunk)
+            replies = definitions.set_many(self._store, requests)
+            made += (self._made(each, reply, if_version) for each, reply in zip(chunk, replies, strict=True))
+        return [*map(raised, made)]
+
+    def _made(
+        self, wanted: Wanted, reply: definitions.Changed | definitions.Conflict | OnceError, if_version: int | None
+    ) -> Schedule | OnceError:
         if isinstance(reply, definitions.Conflict):
-            raise self._conflict(name, reply, if_version)
-        self._name_unknown_task(name, definition.task)
-        if reply.same and (known := self.get(name)) is not None:
-            return known
-        said = json.loads(words)
-        kept = {"version": reply.version, "changed_at": reply.at, "paused": reply.paused, "note": said.get("note", "")}
-        return Schedule(**_fields(definition), **kept, name=name, changed_by=said.get("by", ""))
+            return self._conflict(wanted.name, reply, if_version)
+        if isinstance(reply, OnceError):
+            return reply
+        self._name_unknown_task(wanted.name, wanted.definition.task)
+        return Schedule.stored(wanted.definition, wanted.name, reply)
 
     def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
         """Claim no further windows; open ones continue. As ``celery once pause``, also for a beat's own entries.
@@ -195,16 +262,22 @@ class Schedules:
         """
         return self._set_paused(name, check_words(by, note), paused=True)
 
-    def resume(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
-        """Claim windows again; else as ``pause``. Those of the pause are caught up on as after an outage."""
-        return self._set_paused(name, check_words(by, note), paused=False)
+    def resume(self, name: str, *, from_now: bool = False, by: str = "", note: str = "") -> Schedule | None:
+        """Claim windows again; else as ``pause``. Those of the pause are caught up on as after an outage.
 
-    def _set_paused(self, name: str, words: str, *, paused: bool) -> Schedule | None:
-        reply = definitions.set_paused(self._store, check_name(name), words, paused=paused)
+        With ``from_now`` they are cancelled instead. One that was made paused owes none of them.
+        """
+        account = self._store.account(check_name(name)) if from_now else None
+        if account is not None and account.paused:
+            Orders(self._store).miss(self._entry(name))
+        return self._set_paused(name, check_words(by, note), paused=False, from_now=from_now)
+
+    def _set_paused(self, name: str, words: str, *, paused: bool, from_now: bool = False) -> Schedule | None:
+        reply = definitions.set_paused(self._store, check_name(name), words, paused=paused, from_now=from_now)
         if isinstance(reply, Unknown):
             raise self._unknown(name)
         try:
-            return _schedule(reply) if isinstance(reply, definitions.StoredDefinition) else None
+            return _schedule(reply) if isinstance(reply, StoredDefinition) else None
         except OnceError:
             return None
 
@@ -216,45 +289,74 @@ class Schedules:
             raise self._conflict(name, reply, if_version)
         return isinstance(reply, definitions.Changed)
 
+    def delete_many(self, prefix: str, *, by: str = "", note: str = "") -> int:
+        """Delete the schedules whose names begin with ``prefix``, in a round trip for 500 of them; returns how many."""
+        expect("delete_many, prefix", prefix, isinstance(prefix, str) and prefix, "a text, not empty", SettingError)
+        words, replies = check_words(by, note), []
+        for names in _in_pages(self._names(prefix)):
+            replies += definitions.delete_many(self._store, names, words)
+        return sum(isinstance(raised(reply), definitions.Changed) for reply in replies)
+
     # -- what there is ----------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Schedule | None:
         """Return a schedule; None where there is none."""
-        return _schedule(self._known(name))
+        return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)], metadata=True)[0]))
 
     def list(
-        self, prefix: str = "", after: str = "", wrong: Callable[[OnceError], None] | None = None
+        self,
+        prefix: str = "",
+        after: str = "",
+        wrong: Callable[[OnceError], None] | None = None,
+        *,
+        where: Mapping[str, Any] | None = None,
     ) -> Iterator[Schedule]:
         """Yield the schedules whose names begin with ``prefix`` and come after ``after``, by name.
 
-        One that can't be read is given to ``wrong``, as the error that says why, and left out; None: logged.
+        ``where``: only those whose metadata have these values, like ``{"metadata.tenant": "42"}``; all with the prefix
+        are read for that. One that can't be read is given to ``wrong``, as the error that says why, and left out; None:
+        logged.
         """
-        for page in self._pages(prefix, after, wrong):
+        for page in self._pages(prefix, after, wrong, where):
             yield from page
 
     def _pages(
-        self, prefix: str, after: str, wrong: Callable[[OnceError], None] | None
+        self,
+        prefix: str,
+        after: str,
+        wrong: Callable[[OnceError], None] | None,
+        where: Mapping[str, Any] | None,
     ) -> Iterator[builtins.list[Schedule]]:
+        fits = where is None or (isinstance(where, Mapping) and all(str(each).startswith(_METADATA) for each in where))
+        expect("list, where", where, fits, f"a dict like {{'{_METADATA}tenant': '42'}}", SettingError)
+        asked = [(name.removeprefix(_METADATA), value) for name, value in (where or {}).items()]
+        for names in _in_pages([name for name in self._names(prefix) if name > after]):
+            found = self._read(names, wrong or _log_wrong)
+            yield [
+                one for one in found if all(name in (of := one.metadata) and of[name] == value for name, value in asked)
+            ]
+
+    def _names(self, prefix: str) -> builtins.list[str]:
         found = [raised(names) for names in definitions.definition_names(self._store)]
-        names = sorted(name for each in found for name in each if name.startswith(prefix) and name > after)
-        on_wrong = wrong or _log_wrong
-        for position in range(0, len(names), _PAGE):
-            page: builtins.list[Schedule] = []
-            chunk = names[position : position + _PAGE]
-            for known in definitions.read_definitions(self._store, chunk):
-                try:
-                    page += filter(None, [_schedule(_undeleted(known))])
-                except StoreUnavailableError:
-                    raise
-                except OnceError as exc:
-                    on_wrong(exc)
-            yield page
+        return sorted(name for each in found for name in each if name.startswith(prefix))
+
+    def _read(self, names: Sequence[str], wrong: Callable[[OnceError], None]) -> builtins.list[Schedule]:
+        """Read those of these schedules that there are."""
+        found: builtins.list[Schedule] = []
+        for known in definitions.read_definitions(self._store, names, metadata=True):
+            try:
+                found += filter(None, [_schedule(_undeleted(known))])
+            except StoreUnavailableError:
+                raise
+            except OnceError as exc:
+                wrong(exc)
+        return found
 
     def changes(self, name: str) -> Sequence[Change]:
         """Return who changed a schedule, when and why: the last 50, newest first; for 30 days after its deletion."""
         records = raised(definitions.read_changes(self._store, [check_name(name)])[0])
         known = definitions.read_definitions(self._store, [name])[0]
-        text = known.text if isinstance(known, definitions.StoredDefinition) and not known.deleted else ""
+        text = known.text if isinstance(known, StoredDefinition) and not known.deleted else ""
         found = []
         for each in records:
             definition = Definition.read(name, text) if text and each.what == "set" else None
@@ -268,24 +370,22 @@ class Schedules:
     def next(self, name: str, number: int = 1, after: datetime | None = None) -> Sequence[datetime]:
         """Return the next starts, in UTC, by the definition alone: whether beats live or it is paused.
 
-        They come after ``after``; None: after now. There are fewer where the schedule ends, leaves out all for
-        long, or can't say.
+        They come after ``after``; None: after now, by the server. Else as :meth:`Schedule.next`.
         """
-        entry, now = self._entry(name), datetime.now(timezone.utc)
-        since = now if after is None else self._instant(after)
-        found = []
-        with suppress(ScheduleError):
-            for start in islice(coming_starts(entry, since), _check_number(number)):
-                found.append(start)  # noqa: PERF402  # what came before an error is kept
-        return found
+        found = self.get(name)
+        if found is None:
+            raise self._unknown(name)
+        check_number(number)
+        return found.next(number, self._store.snapshot().now if after is None else self._instant(after))
 
     def run(self, name: str, start: datetime | None = None) -> OrderedWindow:
         """Run the window at ``start`` now, also one that ran before; None: the newest that has started.
 
-        A beat publishes it within one look, by the definition as it is then. Its outcome is counted apart.
+        A beat publishes it within one look, by the definition as it is then, or once it has loaded that. Its outcome is
+        counted apart.
         """
         at = Orders(self._store).start_to_run(self._entry(name), None if start is None else self._instant(start))
-        return Orders(self._store).run(name, [at])[0]
+        return Orders(self._store).run(name, [at], waits=True)[0]
 
     def backfill(self, name: str, start: datetime, end: datetime, *, again: bool = False) -> Sequence[OrderedWindow]:
         """Run the windows from ``start`` to ``end``, both included; what is open or done is left out.
@@ -294,30 +394,60 @@ class Schedules:
         """
         since, until = self._instant(start), self._instant(end)
         starts, _ = Orders(self._store).starts_between(self._entry(name), since, until, again=again)
-        return Orders(self._store).run(name, starts)
+        return Orders(self._store).run(name, starts, waits=True)
 
     def history(self, name: str, number: int = 20) -> Sequence[WindowStatus]:
         """Return the last windows, newest first; also of a beat's own entries, and of what was deleted of late."""
-        seen = Lookup(self._store).entry(check_name(name), _check_number(number))
-        if seen.trouble:
-            raise StoreDataError(seen.trouble)
-        return [WindowStatus.of(window, name, self._store.settings.key_prefix) for window in seen.windows[:number]]
+        (found,) = self._histories([name], number).values()
+        return raised(found)
+
+    def history_many(self, names: Iterable[str], number: int = 20) -> Mapping[str, Sequence[WindowStatus]]:
+        """Return the histories of a page of names, by name, in as many round trips as one takes.
+
+        One that can't be read is logged, and left out.
+        """
+        found = self._histories(names, number)
+        for each in found.values():
+            if isinstance(each, OnceError):
+                _log_wrong(each)
+        return {name: windows for name, windows in found.items() if not isinstance(windows, OnceError)}
+
+    def _histories(self, names: Iterable[str], number: int) -> dict[str, Sequence[WindowStatus] | OnceError]:
+        seen = Lookup(self._store).overview(map(check_name, names), check_number(number)).entries
+        prefix = self._store.settings.key_prefix
+        return {
+            name: StoreDataError(each.trouble)
+            if each.trouble
+            else [WindowStatus.of(window, name, prefix) for window in each.windows[:number]]
+            for name, each in seen.items()
+        }
 
     def status(self, name: str) -> EntryStatus:
         """Return how a schedule stands: its last window and the next, what is open, and what to look at."""
-        entries = self._entries()
-        entries.apply(entries.scheduled, Changes([self._entry(name, entries)]))
-        overview = Lookup(self._store).overview([name])
+        self._entry(name)
+        return self.status_many([name])[name]
+
+    def status_many(self, names: Iterable[str]) -> Mapping[str, EntryStatus]:
+        """Return how a page of schedules stands, by name, in as many round trips as one takes.
+
+        Those that there are none of are left out; one that can't be read is logged, and left out.
+        """
+        entries, asked = self._entries(), [*map(check_name, names)]
+        found = self._beat_entries(asked, entries)
+        for each in found.values():
+            if isinstance(each, OnceError):
+                _log_wrong(each)
+        entries.apply(entries.scheduled, Changes([each for each in found.values() if isinstance(each, BeatEntry)]))
+        overview = Lookup(self._store).overview(each.name for each in entries)
         report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
-        return builtins.next(entry for entry in report.entries if entry.entry == name)
+        return {each.entry: each for each in report.entries if each.entry in found}
 
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _zone_of(self, when: object) -> tzinfo | None:
         """The time zone of what has none of its own: the app's, as a beat would have it."""
-        placed = isinstance(when, BaseSchedule) and ("tz" in vars(when) or vars(when).get("_app") is not None)
         zone: tzinfo = self._app.timezone
-        return None if placed else zone
+        return None if _names_zone(when) else zone
 
     def _instant(self, when: datetime) -> datetime:
         try:
@@ -326,24 +456,37 @@ class Schedules:
         except (AttributeError, OverflowError):
             raise SettingError(f"found {shown(when)}, expected a datetime") from None
 
-    def _known(self, name: str) -> definitions.StoredDefinition | None:
-        return _undeleted(definitions.read_definitions(self._store, [check_name(name)])[0])
-
     def _entries(self) -> Entries:
         return Entries("", self._store.settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
 
-    def _entry(self, name: str, entries: Entries | None = None) -> BeatEntry:
+    def _entry(self, name: str) -> BeatEntry:
         """The entry as a beat has it."""
-        known = self._known(name)
-        if known is None:
+        found = self._beat_entries([check_name(name)], self._entries())
+        if not found:
             raise self._unknown(name)
-        changes = raised(definitions.read_changes(self._store, [name])[0]) if known.version > 1 else []
-        return make_defined(entries or self._entries(), self._app, known, changes)
+        return raised(found[name])
+
+    def _beat_entries(self, names: Sequence[str], entries: Entries) -> dict[str, BeatEntry | OnceError]:
+        """Return these entries as a beat has them; of one that can't be read, why."""
+        found = dict(zip(names, definitions.read_definitions(self._store, names), strict=True))
+        changed = [name for name, each in found.items() if isinstance(each, StoredDefinition) and each.version > 1]
+        changes = dict(zip(changed, definitions.read_changes(self._store, changed) if changed else (), strict=True))
+        made: dict[str, BeatEntry | OnceError] = {}
+        for name, each in found.items():
+            try:
+                known = _undeleted(each)
+                if known is not None:
+                    made[name] = make_defined(entries, self._app, known, raised(changes.get(name, [])))
+            except StoreUnavailableError:
+                raise
+            except OnceError as exc:
+                made[name] = exc
+        return made
 
     def _refuse_the_past(self, name: str, definition: Definition) -> None:
         if isinstance(definition.schedule, OneOff) and definition.schedule.clocked_time <= self._store.snapshot().now:
-            known = self._known(name)
-            if known is None or known.text != definition.text():
+            known = self.get(name)
+            if known is None or known.text() != definition.text():
                 at = format_instant(definition.schedule.clocked_time)
                 raise SettingError(f"schedule {name!r}: found {at}, which is past, expected a time that is to come")
 
@@ -366,6 +509,17 @@ class Schedules:
         return UnknownScheduleError(f"there is no schedule {name!r}")
 
 
+def _in_pages(found: Sequence[T]) -> Iterator[Sequence[T]]:
+    for position in range(0, len(found), _PAGE):
+        yield found[position : position + _PAGE]
+
+
+def _names_zone(when: object) -> bool:
+    """Whether a schedule has a time zone of its own."""
+    known = vars(when) if isinstance(when, BaseSchedule) else {}
+    return any(known.get(name) is not None for name in ("tz", "zone", "_app"))
+
+
 def _one_zone(given: object, when: object, once: object) -> tzinfo:
     """Return the time zone that is given; raises SettingError where another one is given beside it."""
     zone = find_zone(given)
@@ -378,37 +532,17 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
     return zone
 
 
-def _check_number(value: Any) -> int:
-    fits = type(value) is int and 0 <= value <= _MOST_ASKED
-    number: int = expect("number", value, fits, f"a whole number from 0 to {_MOST_ASKED:,}", SettingError)
-    return number
-
-
 def _check_version(name: str, version: Any) -> None:
     fits = version is None or (type(version) is int and version >= 0)
     expect(f"schedule {name!r}, if_version", version, fits, "the version of a schedule, 0 or None", SettingError)
 
 
-def _fields(definition: Definition) -> dict[str, Any]:
-    return {field.name: getattr(definition, field.name) for field in fields(Definition)}
-
-
-def _schedule(known: definitions.StoredDefinition | None) -> Schedule | None:
+def _schedule(known: StoredDefinition | None) -> Schedule | None:
     """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
-    if known is None:
-        return None
-    return Schedule(
-        **_fields(Definition.read(known.name, known.text)),
-        name=known.name,
-        version=known.version,
-        changed_at=known.at,
-        changed_by=known.by,
-        note=known.note,
-        paused=known.paused,
-    )
+    return None if known is None else Schedule.stored(Definition.read(known.name, known.text), known.name, known)
 
 
-def _undeleted(known: definitions.StoredDefinition | OnceError | None) -> definitions.StoredDefinition | None:
+def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
     """Return a definition that is there, else None; raises its error."""
     found = raised(known)
     return None if found is None or found.deleted else found

@@ -27,6 +27,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_once_beat.cli.context import Project, fail, json_option, login_name, pass_project
 from celery_once_beat.cli.output import local, plain, print_json
 from celery_once_beat.cli.schedules import COLOURS, SIGNS, name_unknown_tasks, when_words
+from celery_once_beat.client import Wanted
 from celery_once_beat.errors import (
     OnceError,
     ScheduleError,
@@ -327,14 +328,8 @@ class _Import:
 
     def _carry(self, move: _Move) -> None:
         if move.definition is not None:
-            self._schedules.put(
-                move.name,
-                move.definition,
-                move.words,
-                if_version=move.version,
-                paused=move.paused,
-                counts_from=move.counts_from,
-            )
+            wanted = Wanted(move.name, move.definition, move.paused)
+            self._schedules.put(wanted, move.words, if_version=move.version, counts_from=move.counts_from)
             return
         # An entry of beat_schedule counts from where RedBeat stopped: as a beat that loads it.
         entry, until = self._project.schedule.entries.get(move.name), move.counts_from

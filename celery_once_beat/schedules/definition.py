@@ -127,20 +127,6 @@ class Definition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(Definition):
-    """A definition as the store has it."""
-
-    name: str
-    #: It counts the changes of this name, from 1.
-    version: int
-    #: By the server, aware UTC.
-    changed_at: datetime
-    changed_by: str = ""
-    note: str = ""
-    paused: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Change:
     """One change of a schedule."""
 

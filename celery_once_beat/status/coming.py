@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from celery_once_beat.beat import BeatEntry
+from celery_once_beat.beat import BeatEntry, Timetable
 from celery_once_beat.errors import UndecidedError
 from celery_once_beat.rules import PureSchedule
 
@@ -15,7 +15,7 @@ _ASKED_FOR = timedelta(days=31)
 _MOST_LOOKS = 60
 
 
-def coming_starts(entry: BeatEntry, after: datetime) -> Iterator[datetime]:
+def coming_starts(entry: BeatEntry | Timetable, after: datetime) -> Iterator[datetime]:
     """Yield the starts after ``after`` (aware UTC); raises ScheduleError where the schedule can't say.
 
     UndecidedError: it leaves out all for a month, or too many.

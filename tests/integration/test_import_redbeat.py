@@ -24,6 +24,7 @@ from servers import RedisServer
 
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
+from celery_once_beat.features.runtime.store import read_definitions
 from celery_once_beat.rules import EndRules
 from celery_once_beat.store import LoadRequest
 from celery_once_beat.windows import next_start
@@ -84,7 +85,7 @@ def told(result: Result) -> dict[str, dict[str, Any]]:
 
 
 def counts_from(schedules: Schedules, name: str) -> datetime:
-    known = schedules._known(name)
+    (known,) = read_definitions(schedules._store, [name])
     return known.since
 
 

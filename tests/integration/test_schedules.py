@@ -20,9 +20,10 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat import AsyncSchedules, Schedules, background
+from celery_once_beat import AsyncSchedules, Schedule, Schedules, background
 from celery_once_beat.errors import (
     NewerVersionError,
+    NotLoadedError,
     OnceError,
     SettingError,
     StoreDataError,
@@ -30,7 +31,7 @@ from celery_once_beat.errors import (
     UnknownScheduleError,
     VersionConflictError,
 )
-from celery_once_beat.schedules import RRule, Schedule, cron, every, excluding, union
+from celery_once_beat.schedules import RRule, cron, every, excluding, union
 from celery_once_beat.windows import format_instant, parse_instant
 
 WORK = "apps.once_app.work"
@@ -86,6 +87,123 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert {changes[number].definition for number in (0, 1, 2)} == {None}
 
 
+DAILY = {"task": "t", "args": (42,), "options": {"queue": "q"}, "once": {"catch_up": "all"}}
+
+
+@pytest.mark.parametrize(
+    ("set_as", "fields", "differs"),
+    [
+        ({"schedule": crontab(hour=6)}, {"schedule": crontab(hour=7)}, {"schedule": {"hour": 7}}),
+        ({"schedule": crontab(hour=6)}, {"timezone": "Asia/Tokyo"}, {"schedule": {"tz": "Asia/Tokyo"}}),
+        ({"schedule": cron("0 6 * * *")}, {"schedule": crontab(hour=7)}, {"schedule": {"hour": 7}}),
+        (
+            {"schedule": union(cron("0 6 * * *"), cron("0 7 * * *", tz="UTC"), tz="Europe/Berlin")},
+            {"timezone": "Asia/Tokyo"},
+            {"schedule": {"tz": "Asia/Tokyo"}},
+        ),
+        (
+            {"schedule": crontab(hour=6)},
+            {"schedule": cron("0 7 * * *", tz="UTC")},
+            {"schedule": {"line": "0 7 * * *", "tz": "UTC"}},
+        ),
+        ({"schedule": crontab(hour=6)}, {"args": (43,), "by": "bob"}, {"args": [43]}),
+        ({"schedule": crontab(hour=6)}, {"once": {}}, {"once": {}}),
+    ],
+)
+def test_a_change_of_one_field_leaves_the_others(
+    schedules: Schedules, set_as: dict[str, Any], fields: dict[str, Any], differs: dict[str, Any]
+) -> None:
+    """Its time zone too, which a new schedule that names none takes over."""
+    one = schedules.set("a", **DAILY, **set_as, timezone="Europe/Berlin", paused=True, metadata={"form": [1]})
+    two = schedules.change("a", **fields)
+    assert two == schedules.get("a")
+    assert (two.version, two.paused, two.metadata) == (2, True, {"form": [1]})
+    before, after = one.as_json(), two.as_json()
+    for field in DAILY.keys() - fields.keys():
+        assert after.get(field) == before.get(field)
+    for field, expected in differs.items():
+        found = after.get(field, {})
+        if field == "schedule":
+            expected = {"tz": "Europe/Berlin", **expected}  # noqa: PLW2901
+            found = {name: found.get(name) for name in expected}
+        assert found == expected
+    if isinstance(set_as["schedule"], union) and "timezone" in fields:
+        assert [part["tz"] for part in after["schedule"]["of"]] == ["Asia/Tokyo", "UTC"], "what named its own keeps it"
+
+
+def test_changes_that_meet_are_both_made(schedules: Schedules, redis_url: str) -> None:
+    """Each is repeated on what another has made meanwhile; one that is deleted meanwhile isn't made again."""
+    schedules.set("a", task="t", schedule=60)
+
+    def change(number: int) -> None:
+        with closing(Schedules(url=redis_url)) as client:
+            client.change("a", **({"args": (number,)} if number else {"schedule": 30}))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(change, range(8))] == [None] * 8
+    found = schedules.get("a")
+    assert (found.version, found.as_json()["schedule"]["seconds"]) == (9, 30)
+    assert found.args != ()
+    with pytest.raises(UnknownScheduleError):
+        schedules.change("nobody", args=(1,))
+
+
+def test_what_is_read_can_be_set(schedules: Schedules) -> None:
+    """As it is, and after it was deleted."""
+    for number, when in enumerate(
+        (60, timedelta(days=1), crontab(hour=6), cron("@daily"), every("1 h", anchor="2026-01-01T00:00Z"))
+    ):
+        one = schedules.set(
+            f"a{number}", **DAILY, schedule=when, timezone="Europe/Berlin", paused=True, metadata={"tenant": "42"}
+        )
+        assert schedules.set(**one.as_arguments()) == one
+        schedules.delete(one.name)
+        again = schedules.set(**one.as_arguments())
+        assert (again.text(), again.paused, again.metadata) == (one.text(), True, one.metadata)
+
+
+def test_metadata_are_the_callers_own(schedules: Schedules, redis_server: RedisServer) -> None:
+    """They make no version, stay until they are given anew, and are searched."""
+    one = schedules.set("t/a", task="t", schedule=60, metadata={"tenant": "42", "form": {"days": [1, 2]}}, by="anna")
+    two = schedules.set("t/a", task="t", schedule=60, metadata={"tenant": "43"}, by="bob")
+    assert (two.version, two.changed_by, two.metadata) == (one.version, "anna", {"tenant": "43"})
+    assert schedules.set("t/a", task="t", schedule=30).metadata == {"tenant": "43"}
+    assert schedules.pause("t/a").metadata == {"tenant": "43"}
+    assert [change.what for change in schedules.changes("t/a")] == ["pause", "set", "set"]
+    schedules.set("t/b", task="t", schedule=60, metadata={"tenant": "42"})
+    schedules.set("u/c", task="t", schedule=60, metadata={"tenant": "42"})
+    schedules.set("t/d", task="t", schedule=60)
+    assert [each.name for each in schedules.list("t/", where={"metadata.tenant": "42"})] == ["t/b"]
+    with redis_server.client() as client:
+        assert "tenant" not in client.hget(schedules._store.keys.of_entry("def", "t/a"), "text")
+        client.hset(schedules._store.keys.of_entry("def", "t/b"), "metadata", "[]")
+    with pytest.raises(StoreDataError, match=r"'t/b', metadata: found \[\], expected an object"):
+        schedules.get("t/b")
+    assert schedules.set("t/b", task="t", schedule=60, metadata={}).metadata == {}
+    schedules.delete("t/a")
+    assert schedules.set("t/a", task="t", schedule=60).metadata == {}
+
+
+def test_many_are_set_and_deleted_at_once(schedules: Schedules) -> None:
+    """All that is wrong is said before anything is written; set again nothing changes."""
+    wanted = [{"name": f"t/{number}", "task": "t", "schedule": 60, "args": (number,)} for number in range(1200)]
+    made = schedules.set_many(wanted, by="anna")
+    assert [each.args for each in made] == [(number,) for number in range(1200)]
+    assert {(each.version, each.changed_by) for each in made} == {(1, "anna")}
+    assert sorted(schedules.set_many(wanted), key=lambda each: each.name) == [*schedules.list()]
+    for wrong in ({"name": "x"}, {**wanted[0], "if_version": 1}, {**wanted[0], "schedule": -1}, 5):
+        with pytest.raises(SettingError):
+            schedules.set_many([{"name": "new", "task": "t", "schedule": 60}, wrong])
+    assert schedules.get("new") is None
+    schedules.set("u", task="t", schedule=60)
+    with pytest.raises(SettingError, match="prefix"):
+        schedules.delete_many("")
+    assert schedules.delete_many("t/1", by="bob") == 311
+    assert schedules.changes("t/1")[0].by == "bob"
+    assert schedules.delete_many("t/") == 889
+    assert [each.name for each in schedules.list()] == ["u"]
+
+
 def test_one_that_cant_be_read_is_named_alone(schedules: Schedules, redis_server: RedisServer) -> None:
     """The others are listed, and it can be set again or deleted."""
     for name in ("a", "b", "c", "d"):
@@ -139,6 +257,10 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"if_version": -1},
         {"options": {"expires": datetime(2031, 1, 1)}},
         {"once": {"catchup": "all"}},
+        {"metadata": "tenant"},
+        {"metadata": {"form": "x" * 4096}},
+        {"metadata": {"at": datetime(2026, 1, 1)}},
+        {"metadata": {1: "a"}},
         {"by": "x" * 1000},
     ],
 )
@@ -164,9 +286,10 @@ def test_what_isnt_there_is_said(schedules: Schedules) -> None:
             ask("nobody")
     assert issubclass(UnknownScheduleError, LookupError)
     schedules.set("young", task="t", schedule=60)
-    with pytest.raises(UnknownScheduleError, match="no beat has loaded"):
-        schedules.run("young")
     assert schedules.status("young").attention == ("no beat has loaded it yet",)
+    assert not issubclass(NotLoadedError, UnknownScheduleError)
+    assert schedules.status_many(["nobody", "young"]).keys() == {"young"}
+    assert schedules.history_many(["nobody", "young"]) == {"nobody": [], "young": []}
 
 
 def test_wrong_questions_are_one_line(schedules: Schedules) -> None:
@@ -201,6 +324,8 @@ def test_the_next_starts_are_the_definitions(schedules: Schedules) -> None:
     later = datetime.now(timezone.utc) + timedelta(days=1)
     schedules.set("once", task="t", schedule=later)
     assert schedules.next("once", 5) == [later]
+    for each in schedules.list():
+        assert each.next(3, starts[0]) == schedules.next(each.name, 3, starts[0])
     assert schedules.next("once", 5, later) == []
 
 

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from celery_once_beat import Schedules
 from celery_once_beat.cli import once as once_group
+from celery_once_beat.client import Wanted
 from celery_once_beat.client.file import apply, compare, read_file
 from celery_once_beat.errors import NotAppliedError, StoreUnavailableError, VersionConflictError
-from celery_once_beat.schedules import Definition
 
 Run = Callable[..., Result]
 
@@ -226,7 +226,10 @@ def test_a_diff_then_a_question_then_all(run: Run, schedules: Schedules) -> None
         ('{"v": 1, "schedules": {"": {}}}', "name of a schedule: found ''"),
         ('{"v": 1, "schedules": {"a": []}}', "schedule 'a': found [], expected an object with task"),
         ('{"v": 1, "schedules": {"a": {"task": "t"}}}', "schedule 'a': schedule: found None"),
-        ('{"v": 1, "schedules": {"a": {"task": "t", "paused": 1}}}', "schedule 'a', paused: found 1"),
+        (
+            '{"v": 1, "schedules": {"a": {"task": "t", "schedule": {"type": "interval", "seconds": 1}, "paused": 1}}}',
+            "schedule 'a', paused: found 1",
+        ),
         (
             '{"v": 1, "schedules": {"a": {"tsk": "t"}}}',
             "schedule 'a': definition: unknown field 'tsk' (did you mean 'task'?)",
@@ -258,14 +261,14 @@ class Interrupted(Schedules):
     before: tuple[str, Callable[[], None]] = ("", lambda: None)
     after: tuple[str, Callable[[], None]] = ("", lambda: None)
 
-    def put(self, name: str, definition: Definition, *args: Any, **given: Any) -> Any:
+    def put(self, wanted: Wanted, *args: Any, **given: Any) -> Any:
         at, happens = self.before
-        if name == at:
+        if wanted.name == at:
             self.before = ("", happens)
             happens()
-        made = super().put(name, definition, *args, **given)
+        made = super().put(wanted, *args, **given)
         at, happens = self.after
-        if name == at:
+        if wanted.name == at:
             self.after = ("", happens)
             happens()
         return made

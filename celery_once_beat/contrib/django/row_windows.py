@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from celery_once_beat.beat import BeatEntry, as_loaded
 from celery_once_beat.client import OrderedBy, log_order, newest_start
-from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UnknownScheduleError
+from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
 from celery_once_beat.identity import order_name
 from celery_once_beat.lookup import Lookup, each_window
@@ -36,7 +36,7 @@ _SHOWN = 10
 _MOST_NOTED = 100
 #: Seconds within which the store has answered.
 _PATIENCE = 2.0
-_UNKNOWN = UnknownScheduleError("no beat has loaded it yet")
+_UNKNOWN = NotLoadedError("no beat has loaded it yet")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.errors import SettingError, UnknownScheduleError
+from celery_once_beat.errors import NotLoadedError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup, each_window
@@ -62,7 +62,7 @@ class Abandoned(NamedTuple):
 class Orders:
     """Orders for the entries of one store, each written down before it is carried out. Instants are aware UTC.
 
-    Raises SettingError for what can't be ordered, UnknownScheduleError where the store has no such entry.
+    Raises SettingError for what can't be ordered, NotLoadedError where the store has no such entry.
     """
 
     def __init__(self, store: Store) -> None:
@@ -123,17 +123,24 @@ class Orders:
         return starts, skipped
 
     def run(
-        self, name: str, starts: Sequence[datetime], by: OrderedBy | None = None, what: str = "run"
+        self,
+        name: str,
+        starts: Sequence[datetime],
+        by: OrderedBy | None = None,
+        what: str = "run",
+        *,
+        waits: bool = False,
     ) -> list[OrderedWindow]:
         """Open the windows of the entry ``name`` that start at ``starts``; a beat publishes them within one look.
 
-        ``by``: it is written down first, as the order ``what``.
+        ``by``: it is written down first, as the order ``what``. ``waits``: the entry was set at run time, and
+        perhaps no beat has loaded it yet.
         """
         if by is not None:
             self.note(what, name, by, starts)
-        replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0))
+        replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0, waits=waits))
         if any(isinstance(reply, Unknown) for _, reply in replies):
-            raise UnknownScheduleError(f"no beat has loaded {name!r} yet: start a beat first")
+            raise _not_loaded(name)
         prefix = self._store.settings.key_prefix
         return [
             OrderedWindow(start, None if isinstance(reply, Open) else task_id(prefix, name, start, reply.ordered))
@@ -181,7 +188,7 @@ class Orders:
         With ``miss``, the entry, they are recorded as cancelled instead; returns how many.
         """
         words = self.note("resume", name, by, about="" if miss is None else "from now on")
-        missed = 0 if miss is None else self._miss(miss)
+        missed = 0 if miss is None else self.miss(miss)
         self._set_paused(name, words, paused=False)
         return missed
 
@@ -189,7 +196,7 @@ class Orders:
         if isinstance(self._store.set_paused(name, words, paused=paused), Unknown):
             raise _not_loaded(name)
 
-    def _miss(self, entry: BeatEntry) -> int:
+    def miss(self, entry: BeatEntry) -> int:
         """Count the windows up to now as cancelled; returns how many, without those that ran all the same, by order."""
         account, now = self._store.account(entry.name), self._store.snapshot().now
         if account is None:
@@ -230,8 +237,8 @@ def _newest_by(entry: BeatEntry, until: datetime) -> datetime | None:
     return None if start is None else start + entry.offset
 
 
-def _not_loaded(name: str) -> UnknownScheduleError:
-    return UnknownScheduleError(f"the store has no entry {name!r}; a beat that has it in its schedule loads it")
+def _not_loaded(name: str) -> NotLoadedError:
+    return NotLoadedError(f"no beat has loaded {name!r}: start one that has it in its schedule")
 
 
 def log_order(order: Order) -> None:

@@ -81,7 +81,12 @@ def _read_abandon(reply: list[Any]) -> Finished | Busy | Unchanged:
 
 
 BACKFILL = Verb(
-    "backfill", f"{OF_WINDOW} claim", f"{ENDING} beat overdue_in:span", _read_backfill, waits=True, feature="orders"
+    "backfill",
+    f"{OF_WINDOW} claim",
+    f"{ENDING} beat overdue_in:span waits:flag",
+    _read_backfill,
+    waits=True,
+    feature="orders",
 )
 ABANDON = Verb("abandon", OF_WINDOW, f"{ENDING} owner running:flag", _read_abandon, waits=True, feature="orders")
 REPUBLISH = Verb("republish", "entry open", WINDOW, read_confirm, feature="orders")
@@ -89,14 +94,15 @@ NOTE = Verb("note", "orders", "request words", read_word, feature="orders")
 
 
 def backfill_many(
-    store: Store, orders: Iterable[tuple[WindowKey, str]], overdue_in: float
+    store: Store, orders: Iterable[tuple[WindowKey, str]], overdue_in: float, *, waits: bool = False
 ) -> list[Claimed | Open | Unknown | OnceError]:
     """Open windows once more, each by order of a beat, or of a name that is used for this order alone.
 
-    Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it.
+    Unless it is confirmed, a window is overdue in ``overdue_in`` seconds, and a beat publishes it. With ``waits`` also
+    where none has loaded the entry yet; else that is Unknown.
     """
     return store.trip.run(
-        [store.of_window(BACKFILL, window, beat=beat, overdue_in=overdue_in) for window, beat in orders]
+        [store.of_window(BACKFILL, window, beat=beat, overdue_in=overdue_in, waits=waits) for window, beat in orders]
     )
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec
+from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec, raised
 from celery_once_beat.store.keys import VERSION, newer
 from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import shown
 
-#: The fields of a definition's hash that are read; see ``lua/definition.lua``.
-_FIELDS = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted")
+#: The fields of a definition's hash that are read; see ``lua/definition.lua``. Beats don't read the last.
+_FIELDS = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted", "metadata")
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,43 @@ class StoredDefinition(ActedOn):
     note: str = ""
     paused: bool = False
     deleted: bool = False
+    #: What users keep with it, JSON that isn't checked; ''.
+    metadata: str = ""
 
 
 @dataclass(frozen=True)
 class Changed(ActedOn):
     """The change was made, now or when this request was sent before; ``at`` is aware UTC.
 
-    ``same``: all was as asked for, and nothing was changed.
+    ``same``: all was as asked for, and nothing was changed but its metadata.
     """
 
     version: int
     at: datetime
     paused: bool = False
     same: bool = False
+    #: Who made the version, and why; and the metadata, as :class:`StoredDefinition` has them.
+    by: str = field(default="", compare=False)
+    note: str = field(default="", compare=False)
+    metadata: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class SetRequest:
+    """A definition that is to be set.
+
+    It counts from now; with ``counts_from`` (aware UTC) another scheduler has run its windows up to there, and later
+    ones are owed. ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` and ``metadata``
+    (JSON) None leave that as it is. ``words`` are those of ``check_words``.
+    """
+
+    name: str
+    text: str
+    words: str = "{}"
+    if_version: int | None = None
+    paused: bool | None = None
+    counts_from: datetime | None = None
+    metadata: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,27 +98,29 @@ class ChangeRecord:
 
 
 ChangeReply = Changed | Conflict | Unknown
-R = TypeVar("R", bound=ChangeReply)
 
 
 def _read(reply: list[Any]) -> ChangeReply:
     match reply[0]:
         case "done" | "same":
-            paused = len(reply) > 3 and bool(codec.whole(reply[3]))  # noqa: PLR2004  # a deletion's reply doesn't have it
-            return Changed(codec.whole(reply[1]), parse_instant(reply[2]), paused, reply[0] == "same")
+            version, at = codec.whole(reply[1]), parse_instant(reply[2])
+            if not reply[3:]:  # of a deletion
+                return Changed(version, at)
+            words = codec.read_words(reply[4])
+            return Changed(version, at, bool(codec.whole(reply[3])), reply[0] == "same", *words, reply[5])
         case "conflict":
             return Conflict(_make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
     return Unknown()
 
 
 def read_definition(key: str, name: str, reply: Any) -> StoredDefinition | OnceError | None:
-    """Read the fields ``_FIELDS`` of a definition's hash, ``key``; None where there is none.
+    """Read those of ``_FIELDS`` of a definition's hash, ``key``; None where there is none.
 
     Returns an error where they can't be read.
     """
     if isinstance(reply, OnceError):
         return reply
-    values = {name: value for name, value in zip(_FIELDS, reply, strict=True) if value is not None}
+    values = {name: value for name, value in zip(_FIELDS, reply, strict=False) if value is not None}
     if not values:
         return None
     version = values.get("v", "")
@@ -119,6 +145,7 @@ def _make_definition(name: str, values: dict[str, str]) -> StoredDefinition:
         note,
         values.get("paused") == "1",
         values.get("deleted") == "1",
+        values.get("metadata", ""),
     )
 
 
@@ -139,57 +166,68 @@ def _read_pause(reply: list[Any]) -> Any:
 _PAUSE: Any = replace(PAUSE, read=_read_pause)
 _KEYS = "def entry changes defs gone"
 _CHANGE = "name request words"
-_SET = f"{_CHANGE} text paused if_version:number counts_from:instant"
+_SET = f"{_CHANGE} text paused if_version:number counts_from:instant metadata"
 SET = Verb("set", _KEYS, _SET, _read, waits=True, feature="runtime")
 DELETE = Verb("delete", _KEYS, f"{_CHANGE} if_version:number", _read, waits=True, feature="runtime")
 
 
-def set_definition(
-    store: Store,
-    name: str,
-    text: str,
-    words: str = "{}",
-    *,
-    if_version: int | None = None,
-    paused: bool | None = None,
-    counts_from: datetime | None = None,
-) -> Changed | Conflict:
-    """Set the definition of ``name`` to ``text``, JSON; it counts from now.
+def set_many(store: Store, wanted: Iterable[SetRequest]) -> list[Changed | Conflict | OnceError]:
+    """Set definitions, in one pipeline."""
+    asked = [(each, vars(each) | {"paused": None if each.paused is None else int(each.paused)}) for each in wanted]
+    replies = store.trip.run([store.change_request(SET, **fields) for _, fields in asked])
+    return [_named(reply, each.name) for (each, _), reply in zip(asked, replies, strict=True)]
 
-    ``if_version`` is the version that has to be there, 0: none; None: any. ``paused`` None leaves that as it is.
-    ``counts_from`` (aware UTC): another scheduler has run its windows up to there, and later ones are owed.
+
+def set_definition(store: Store, *request: Any, **more: Any) -> Changed | Conflict:
+    """Set one definition, that of the :class:`SetRequest` with these arguments."""
+    reply: Any = raised(set_many(store, [SetRequest(*request, **more)])[0])
+    return reply  # type: ignore[no-any-return]
+
+
+def delete_many(
+    store: Store, names: Iterable[str], words: str = "{}", *, if_version: int | None = None
+) -> list[ChangeReply | OnceError]:
+    """Delete definitions, in one pipeline; see :class:`SetRequest`. What is open continues to its outcome."""
+    asked = [(name, store.change_request(DELETE, name, words, if_version=if_version)) for name in names]
+    replies = store.trip.run([request for _, request in asked])
+    return [_named(reply, name) for (name, _), reply in zip(asked, replies, strict=True)]
+
+
+def delete_definition(store: Store, name: str, *words: str, if_version: int | None = None) -> ChangeReply:
+    """Delete one definition."""
+    reply: Any = raised(delete_many(store, [name], *words, if_version=if_version)[0])
+    return reply  # type: ignore[no-any-return]
+
+
+def set_paused(
+    store: Store, name: str, words: str, *, paused: bool, from_now: bool = False
+) -> StoredDefinition | Confirmed | Unknown:
+    """As :meth:`Store.set_paused`; returns the definition as it is from then on, Confirmed where none is stored.
+
+    ``from_now``: one that no beat has loaded owes nothing when it is resumed.
     """
-    given = {"if_version": if_version, "paused": None if paused is None else int(paused), "counts_from": counts_from}
-    reply = store.trip.one(store.change_request(SET, name, words, text=text, **given))
-    assert not isinstance(reply, Unknown)
-    return _named(reply, name)
-
-
-def delete_definition(store: Store, name: str, words: str = "{}", *, if_version: int | None = None) -> ChangeReply:
-    """Delete the definition of ``name``; else as :func:`set_definition`. What is open continues to its outcome."""
-    return _named(store.trip.one(store.change_request(DELETE, name, words, if_version=if_version)), name)
-
-
-def set_paused(store: Store, name: str, words: str, *, paused: bool) -> StoredDefinition | Confirmed | Unknown:
-    """As :meth:`Store.set_paused`; returns the definition as it is from then on, Confirmed where none is stored."""
-    reply = store.trip.one(store.change_request(_PAUSE, name, words, paused=paused, only_still=False))
+    request = store.change_request(_PAUSE, name, words, paused=paused, only_still=False, from_now=from_now)
+    reply = store.trip.one(request)
     return replace(reply, name=name) if isinstance(reply, StoredDefinition) else reply
 
 
-def _named(reply: R, name: str) -> R:
+def _named(reply: Any, name: str) -> Any:
     """Add the name to the definition that a conflict returns."""
     if isinstance(reply, Conflict) and reply.current is not None:
-        return Conflict(replace(reply.current, name=name))  # type: ignore[return-value]
+        return Conflict(replace(reply.current, name=name))
     return reply
 
 
-def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinition | OnceError | None]:
+def read_definitions(
+    store: Store, names: Sequence[str], *, metadata: bool = False
+) -> list[StoredDefinition | OnceError | None]:
     """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
 
     Of a cluster one node may be away: that is the error of its names alone.
     """
     keys = [store.keys.of_entry("def", name) for name in names]
-    replies = store.trip.send([("HMGET", key, *_FIELDS) for key in keys])
+    fields = _FIELDS if metadata else _FIELDS[:-1]
+    replies = store.trip.send([("HMGET", key, *fields) for key in keys])
     return [read_definition(*each) for each in zip(keys, names, replies, strict=True)]
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.beat import BeatEntry, load_schedule
-from celery_once_beat.client import OrderedBy, Orders, Schedules, newest_start
+from celery_once_beat.client import OrderedBy, Orders, Schedules, Wanted, newest_start
 from celery_once_beat.errors import OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.features.orders.store import OrderRecord, read_orders
 from celery_once_beat.features.runtime.beat import add_defined
@@ -104,4 +104,4 @@ class Desk:
         definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
         self._schedules.check(name, definition)
         words = self.orders.note("edit", name, by)
-        self._schedules.put(name, definition, words, if_version=version)
+        self._schedules.put(Wanted(name, definition), words, if_version=version)

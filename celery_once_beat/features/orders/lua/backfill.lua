@@ -1,5 +1,5 @@
 -- backfill: a window is opened once more, by order. The cursor stays, and the outcome is counted apart.
--- It is overdue in OVERDUE_IN ms, unless it is confirmed before.
+-- It is overdue in OVERDUE_IN ms, unless it is confirmed before. With WAITS it also waits for a beat that loads the entry.
 --
 -- returns {'claimed', revision, expires, now}   publish it, then confirm with that revision, which is 1; expires is '0': never;
 --                now is when it was ordered, server ms. The same answer where the reply to this order was lost
@@ -9,7 +9,7 @@
 -- include: ends, entry, window
 
 entry = read_entry()
-if not entry.cursor then
+if not entry.cursor and not WAITS then
   return {'unknown'}
 end
 local kind = settle()

@@ -2,7 +2,7 @@
 
 -- include: definition
 -- keys: def, changes, defs
--- takes: name, request
+-- takes: name, request, from_now:flag
 
 local function runtime_before_pause()
   local before = read_definition()

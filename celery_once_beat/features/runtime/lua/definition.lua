@@ -11,6 +11,8 @@
 --   at        when it changed last   words: who changed it and why, JSON
 --   paused    1; absent: not paused
 --   loaded    1; absent: no beat has loaded it
+--   idle      1: it has been paused since it was made, so it owes nothing when it is resumed
+--   metadata  what users keep with it, JSON; absent: nothing
 --   deleted   1: it is kept until its open windows have their outcome, DELETED_TTL
 --
 -- CHANGES lists the last changes, newest first: version, time, the id of the request, what it was, who and why (JSON), and the
@@ -33,7 +35,7 @@ end
 
 -- nil where there is none, and none was deleted of late.
 local function read_definition()
-  local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted')
+  local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted', 'idle')
   if not fields[2] then
     return nil
   end
@@ -47,6 +49,7 @@ local function read_definition()
   end
   return {
     version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', deleted = fields[6] == '1',
+    idle = fields[7] == '1',
   }
 end
 
@@ -90,6 +93,17 @@ end
 local function put_in_force(mark, since)
   redis.call('HSET', ENTRY, 'fingerprint', mark, 'since', since)
   forget_counts()
+end
+
+-- Nothing is owed up to `at`: the cursor goes there, if it lies before, unless a living beat's own schedule has the entry.
+local function count_from(at)
+  local cursor, in_force = unpack(redis.call('HMGET', ENTRY, 'cursor', 'fingerprint'))
+  redis.call('HDEL', DEF, 'idle')
+  redis.call('HSET', DEF, 'first', at)
+  if cursor and at > cursor and (in_force == '-' or was_set(in_force or '-')) then
+    redis.call('HSET', ENTRY, 'cursor', at, 'since', at)
+    forget_counts()
+  end
 end
 
 -- The answer to a caller that expects another version: what there is.

@@ -1,6 +1,7 @@
 -- set: a definition is made, or takes the place of another. Sent again as the same request, it answers the same.
 --
 -- IF_VERSION is the version that the caller knows, 0 for none, nil for any. PAUSED is '1' or '0', '' to leave that as it is.
+-- METADATA is JSON, '' to leave it as it is; a change of it alone makes no version, and no beat reads it.
 --
 -- The new one counts from now: its windows start later. The old one's up to now stay owed, so the cursor stays, and who
 -- reads the changes knows which windows are whose. After a deletion nothing is owed. A definition of a living beat's own
@@ -9,17 +10,22 @@
 -- With COUNTS_FROM another scheduler has run its windows up to there: they don't count, and later ones are owed. The cursor
 -- never goes back.
 --
--- returns {'done', version, time, paused 1 or 0}   it is as asked, now or before
---         {'same', version, time, paused}          it was as asked already; nothing changes, and nothing is remembered
+-- returns {'done', version, time, paused 1 or 0, words, metadata}   it is as asked, now or before
+--         {'same', …}                              it was as asked already but for METADATA: nothing else changes
 --         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
 
 -- include: definition, entry, pauses
+
+local function answer(word, version, at, paused)
+  local kept = redis.call('HMGET', DEF, 'words', 'metadata')
+  return {word, version, at, paused and 1 or 0, kept[1] or '', kept[2] or ''}
+end
 
 local before = read_definition()
 local made, made_at = made_before()
 if made then
   touch_definition()
-  return {'done', made, made_at, before and before.paused and 1 or 0}
+  return answer('done', made, made_at, before and before.paused)
 end
 local there = before and not before.deleted
 if IF_VERSION and IF_VERSION ~= (there and before.version or 0) then
@@ -34,10 +40,14 @@ local cursor, in_force = fields[2], fields[3] or '-'
 local counted = cursor or there and redis.call('HGET', DEF, 'first') or ''
 if there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
-  return {'same', int(before.version), before.at, paused and 1 or 0}
+  if METADATA ~= '' then
+    redis.call('HSET', DEF, 'metadata', METADATA)
+  end
+  return answer('same', int(before.version), before.at, paused)
 end
 local number, version, at = next_number(), (before and before.version or 0) + 1, time_of_change(before)
 local since = at
+local starts = not there or before.idle and not paused
 if COUNTS_FROM ~= '' and COUNTS_FROM < at and (there or COUNTS_FROM > counted) then
   since = COUNTS_FROM > counted and COUNTS_FROM or counted
 end
@@ -46,10 +56,10 @@ local mark = string.format('def:%.0f:%s', version, REQUEST)
 redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at', at, 'words', WORDS, 'mark', mark,
   'since', since)
 if not there then
-  redis.call('HDEL', DEF, 'deleted', 'loaded')
+  redis.call('HDEL', DEF, 'deleted', 'loaded', 'metadata')
 end
-if not there or COUNTS_FROM ~= '' then
-  redis.call('HSET', DEF, 'first', since)
+if METADATA ~= '' then
+  redis.call('HSET', DEF, 'metadata', METADATA)
 end
 write_paused(DEF, paused)
 remember_change(version, at, 'set', there and before.text or '')
@@ -58,12 +68,14 @@ redis.call('ZREM', GONE, NAME)
 redis.call('PERSIST', DEF)
 redis.call('PERSIST', CHANGES)
 redis.call('PERSIST', DEFS)
+if starts or COUNTS_FROM ~= '' then
+  count_from(since)
+end
+if not there and paused and COUNTS_FROM == '' then
+  redis.call('HSET', DEF, 'idle', '1')
+end
 if cursor and (was_set(in_force) or in_force == '-') then
-  if (not there or COUNTS_FROM ~= '') and since > cursor then
-    redis.call('HSET', ENTRY, 'cursor', since)
-    cursor = since
-  end
-  put_in_force(mark, cursor)
+  put_in_force(mark, redis.call('HGET', ENTRY, 'cursor'))
   write_paused(ENTRY, paused)
 end
-return {'done', int(version), at, paused and 1 or 0}
+return answer('done', int(version), at, paused)
