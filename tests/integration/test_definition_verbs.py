@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from processes import wait_until
 from stage import ENTRY, LEASE, MARK, Stage
 
+from celery_once_beat import Schedules
 from celery_once_beat import store as r
 from celery_once_beat.errors import NewerVersionError, StoreDataError, UncertainWriteError
 from celery_once_beat.features.runtime.store import (
@@ -24,8 +26,9 @@ from celery_once_beat.features.runtime.store import (
     read_definitions,
     read_numbers,
     set_definition,
+    set_paused,
 )
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.windows import WindowKey, format_instant
 
 SECOND = timedelta(seconds=1)
 
@@ -269,6 +272,50 @@ def test_a_pause_is_one_thing(stage: Defined) -> None:
     before = stage.look()
     assert stage.store.set_paused(ENTRY, paused=False)
     assert stage.look() == before, "it was as asked"
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "not loaded"])
+@pytest.mark.parametrize("resume", ["resume", "set", "from now"])
+def test_one_that_was_made_paused_owes_nothing(stage: Defined, resume: str, *, loaded: bool) -> None:
+    """It counts from when it is resumed, also if it was changed meanwhile; the next pause is as any other's."""
+    stage.set(paused=True)
+    if loaded:
+        stage.load_it()
+    stage.set("two")
+    if resume == "set":
+        stage.set("two", paused=False)
+    else:
+        set_paused(stage.store, ENTRY, "{}", paused=False, from_now=resume == "from now")
+    resumed = stage.known.at
+    account = stage.store.account(ENTRY)
+    assert (account.cursor, account.since) == (resumed, resumed) if loaded else account is None
+    assert stage.load_it().cursor == resumed
+    for paused in (True, False):
+        set_paused(stage.store, ENTRY, "{}", paused=paused)
+    assert stage.store.account(ENTRY).cursor == resumed
+
+
+def test_what_was_paused_later_is_owed_unless_it_is_resumed_from_now(stage: Defined, any_url: str) -> None:
+    """From now on the windows of the pause are cancelled, and counted; one that no beat has loaded owes none."""
+    with closing(Schedules(url=any_url)) as client:
+        for name in (ENTRY, "unloaded"):
+            client.set(name, task="t", schedule=0.01)
+            client.pause(name)
+        cursor = stage.load_it().cursor
+        wait_until(lambda: stage.store.snapshot().now > cursor + SECOND / 5, "some windows have started", 10)
+        client.resume(ENTRY)
+        assert stage.store.account(ENTRY).cursor == cursor
+        client.pause(ENTRY)
+        before = stage.store.snapshot().now
+        for name in (ENTRY, "unloaded"):
+            resumed = client.resume(name, from_now=True)
+            assert not resumed.paused
+            assert client.resume(name, from_now=True) == resumed, "it is resumed already"
+        account = stage.store.account(ENTRY)
+        assert account.counts["cancelled"] >= 19
+        assert account.cursor > before - SECOND / 50
+        (known,) = read_definitions(stage.store, ["unloaded"])
+        assert stage.raw.hget(stage.store.keys.of_entry("def", "unloaded"), "first") == format_instant(known.at)
 
 
 def test_a_static_entry_goes_before_it(stage: Defined) -> None:
