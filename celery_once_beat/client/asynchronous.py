@@ -65,6 +65,7 @@ class AsyncSchedules:
     delete = _twin(Schedules.delete)
     delete_many = _twin(Schedules.delete_many)
     get = _twin(Schedules.get)
+    get_many = _twin(Schedules.get_many)
     changes = _twin(Schedules.changes)
     next = _twin(Schedules.next)
     run = _twin(Schedules.run)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -121,23 +122,26 @@ class Wanted:
         """Check what isn't in the definition."""
         what, fits = f"schedule {self.name!r}", self.paused is None or isinstance(self.paused, bool)
         expect(f"{what}, paused", self.paused, fits, "True, False or None", SettingError)
-        try:
-            fits = self.metadata is None or read_object(self._metadata_text() or "") == self.metadata
-        except (TypeError, ValueError, RecursionError):
-            fits = False
         expected = f"a dict of JSON's own types, up to {_MOST_METADATA:,} bytes of JSON"
+        fits = self._metadata_text != ""
         expect(f"{what}, metadata", self.metadata, fits, expected, SettingError)
 
+    @cached_property
     def _metadata_text(self) -> str | None:
+        """Their JSON; '' where it can't be, None where there are none."""
         if self.metadata is None:
             return None
-        text = json.dumps(self.metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
-        return text if len(text.encode()) <= _MOST_METADATA else ""
+        try:
+            text = json.dumps(self.metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
+            fits = len(text.encode()) <= _MOST_METADATA and read_object(text) == self.metadata
+        except (TypeError, ValueError, RecursionError):
+            return ""
+        return text if fits else ""
 
     def request(self, words: str, if_version: int | None, counts_from: datetime | None) -> SetRequest:
         """Return how the store is asked to set it; ``words`` are those of ``check_words``."""
         text = self.definition.text()
-        return SetRequest(self.name, text, words, if_version, self.paused, counts_from, self._metadata_text())
+        return SetRequest(self.name, text, words, if_version, self.paused, counts_from, self._metadata_text)
 
     def is_set(self, current: Schedule, before: Schedule | None) -> bool:
         """Whether ``current`` is this, set where ``before`` was."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from celery.schedules import BaseSchedule
@@ -40,6 +40,10 @@ _OWN_HEADERS = frozenset({
     "timelimit",
 })  # fmt: skip
 _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
+#: Fields that aren't written.
+_NOTHING: tuple[Any, ...] = (None, (), [], {})
+#: By it Celery's JSON knows a value that isn't JSON's own.
+_MARK = '"__type__"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,7 @@ class Definition:
 
         ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.
         """
-        given = {name: value for name, value in more.items() if value is not None}
+        given = {name: value for name, value in more.items() if value not in _NOTHING}
         if isinstance(given.get("once"), Mapping):
             given["once"] = once = dict(given["once"])
             own = check_zone("once['tz']", once.get("tz"))
@@ -73,9 +77,8 @@ class Definition:
                 zone, once["tz"] = own, zone_name(own)
             if isinstance(once.get("anchor"), datetime):
                 once["anchor"] = once["anchor"].isoformat()
-        text = _text(task, write_schedule(schedule, zone), given)
         try:
-            return _read(text)
+            return _read_back(_text(task, write_schedule(schedule, zone), given))
         except ValueError as exc:
             raise SettingError(str(exc)) from exc
 
@@ -83,7 +86,7 @@ class Definition:
     def read(cls, name: str, text: str) -> Definition:
         """Read the JSON of the entry ``name``; raises StoreDataError, or NewerVersionError."""
         try:
-            return _read(text)
+            return _read_back(text)
         except NewerVersionError as exc:
             raise NewerVersionError(f"schedule {name!r}: {exc}") from exc
         except ValueError as exc:
@@ -99,6 +102,10 @@ class Definition:
 
     def text(self) -> str:
         """Return its JSON, the same for the same definition."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         more = {name: getattr(self, name) for name in _FIELDS[3:] if getattr(self, name)}
         return _text(self.task, write_schedule(self.schedule), more)
 
@@ -213,7 +220,7 @@ def _read(text: str) -> Definition:
     if why:
         raise ValueError(why)
     expect("task", task, len(task) <= _MOST_NAME, f"a name of at most {_MOST_NAME} characters")
-    restored = partial(_restored, marked='"__type__"' in text)
+    restored = partial(_restored, marked=_MARK in text)
     options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
@@ -233,6 +240,14 @@ def _read(text: str) -> Definition:
         options=options,
         once=restored("once", found, dict),
     )
+
+
+def _read_back(text: str) -> Definition:
+    """As :func:`_read`, of what this module has written: so it would be written again."""
+    found = _read(text)
+    if _MARK not in text:  # a date, say, may be written in several ways
+        vars(found)["_text"] = text
+    return found
 
 
 def _restored(name: str, found: Mapping[str, Any], kind: type, *, marked: bool) -> Any:
