@@ -22,7 +22,7 @@ from celery_once_beat.errors import NotAppliedError, OnceError, SettingError, Ve
 from celery_once_beat.schedules import Definition, check_name, check_words
 from celery_once_beat.wording import expect, shown
 
-from .schedules import Schedules, refuse
+from .schedules import Schedules
 from .value import Schedule, Wanted
 
 #: Of the file.
@@ -101,17 +101,16 @@ def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "")
     What the file doesn't have is kept, unless its name begins with ``prune``. Raises SettingError for what can't be
     set, StoreDataError or NewerVersionError where something that is set can't be read.
     """
-    edits, known = [], schedules.get_many(wanted)
+    pruned = schedules.names(prune) if prune else ()
+    known = schedules.get_many({*wanted, *pruned})
+    edits = []
     for name in sorted(wanted):
-        before, after = known.get(name), wanted[name]
+        before, after = known.pop(name, None), wanted[name]
         if before is not None and after.is_set(before, before):
             continue
         schedules.check(name, after.definition)
         edits.append(Edit(name, before, after))
-    if prune:
-        there = schedules.list(prune, wrong=refuse)
-        edits += [Edit(each.name, each, None) for each in there if each.name not in wanted]
-    return edits
+    return edits + [Edit(name, before, None) for name, before in sorted(known.items())]
 
 
 def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str = "") -> None:

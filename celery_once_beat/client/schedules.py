@@ -293,7 +293,7 @@ class Schedules:
         """Delete the schedules whose names begin with ``prefix``, in a round trip for 500 of them; returns how many."""
         expect("delete_many, prefix", prefix, isinstance(prefix, str) and prefix, "a text, not empty", SettingError)
         words, replies = check_words(by, note), []
-        for names in _in_pages(self._names(prefix)):
+        for names in _in_pages(self.names(prefix)):
             replies += definitions.delete_many(self._store, names, words)
         return sum(isinstance(raised(reply), definitions.Changed) for reply in replies)
 
@@ -303,10 +303,10 @@ class Schedules:
         """Return a schedule; None where there is none."""
         return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)], metadata=True)[0]))
 
-    def get_many(self, names: Iterable[str]) -> Mapping[str, Schedule]:
+    def get_many(self, names: Iterable[str]) -> dict[str, Schedule]:
         """Return those of a page of schedules that there are, by name, in a round trip for 500 of them."""
         pages = _in_pages([*map(check_name, names)])
-        return {each.name: each for page in pages for each in self._read(page, refuse)}
+        return {each.name: each for page in pages for each in self._read(page, _refuse)}
 
     def list(
         self,
@@ -335,13 +335,14 @@ class Schedules:
         fits = where is None or (isinstance(where, Mapping) and all(str(each).startswith(_METADATA) for each in where))
         expect("list, where", where, fits, f"a dict like {{'{_METADATA}tenant': '42'}}", SettingError)
         asked = [(name.removeprefix(_METADATA), value) for name, value in (where or {}).items()]
-        for names in _in_pages([name for name in self._names(prefix) if name > after]):
+        for names in _in_pages([name for name in self.names(prefix) if name > after]):
             found = self._read(names, wrong or _log_wrong)
             yield [
                 one for one in found if all(name in (of := one.metadata) and of[name] == value for name, value in asked)
             ]
 
-    def _names(self, prefix: str) -> builtins.list[str]:
+    def names(self, prefix: str = "") -> builtins.list[str]:
+        """Return the names that begin with ``prefix``, in order."""
         found = [raised(names) for names in definitions.definition_names(self._store)]
         return sorted(name for each in found for name in each if name.startswith(prefix))
 
@@ -553,8 +554,7 @@ def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition |
     return None if found is None or found.deleted else found
 
 
-def refuse(error: OnceError) -> None:
-    """Raise it: the ``wrong`` of those for whom one that can't be read is too many."""
+def _refuse(error: OnceError) -> None:
     raise error
 
 

@@ -40,8 +40,8 @@ _OWN_HEADERS = frozenset({
     "timelimit",
 })  # fmt: skip
 _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
-#: Fields that aren't written.
-_NOTHING: tuple[Any, ...] = (None, (), [], {})
+#: What isn't written, of ``args`` and of the other fields.
+_NOTHING: tuple[tuple[Any, ...], ...] = ((None, (), []), (None, {}))
 #: By it Celery's JSON knows a value that isn't JSON's own.
 _MARK = '"__type__"'
 
@@ -69,7 +69,7 @@ class Definition:
 
         ``zone`` counts for schedules that have a time zone; None: their own. ``more`` are the other fields.
         """
-        given = {name: value for name, value in more.items() if value not in _NOTHING}
+        given = {name: value for name, value in more.items() if value not in _NOTHING[name != "args"]}
         if isinstance(given.get("once"), Mapping):
             given["once"] = once = dict(given["once"])
             own = check_zone("once['tz']", once.get("tz"))

@@ -21,7 +21,7 @@ def read_object(text: str) -> dict[str, Any]:
         raise ValueError(f"found {len(text)} characters of JSON, expected up to {MOST_JSON}")
     try:
         text.encode()
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        found = _DECODER.decode(text)
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair can be written as an escape
         deep = text.count("[") + text.count("{") > _MOST_LEVELS and _is_deeper(found, _MOST_LEVELS)
@@ -71,3 +71,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"found the number {text[:20]}, expected a smaller one")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
