@@ -23,8 +23,15 @@ _SHOWN = 80
 #: Most characters of a name that somebody else wrote.
 _MOST_NAME = 200
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_SECONDS = {"s": 1, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(s|min|m|h|d|w)", re.ASCII)
+_UNITS = {
+    "s sec second seconds": 1,
+    "m min minute minutes": _MINUTE,
+    "h hour hours": _HOUR,
+    "d day days": _DAY,
+    "w week weeks": 7 * _DAY,
+}
+_SECONDS = {word: seconds for words, seconds in _UNITS.items() for word in words.split()}
+_SPAN = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(_SECONDS)})", re.ASCII)
 _INSTANT = re.compile(r"2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", re.ASCII)
 #: What :func:`read_span` reads, for messages.
 A_SPAN = "a text like '30 s', '5 min', '1h', '1d', '1w'"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib import import_module
@@ -12,20 +11,16 @@ from itertools import chain
 from typing import Any
 
 import click
-from celery.schedules import crontab
 
 from celery_once_beat.client import Edit, Schedule, apply, compare, read_file, write_file
-from celery_once_beat.errors import OnceError
-from celery_once_beat.rules import CRON_FIELDS
-from celery_once_beat.schedules import Definition, describe, read_schedule
+from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.schedules import Definition, cron, describe, every, read_schedule
 from celery_once_beat.status import as_json
-from celery_once_beat.wording import A_SPAN, did_you_mean, read_span, shown
+from celery_once_beat.wording import did_you_mean, read_span, shown
 
 from .context import Project, fail, json_option, pass_project, words_options, yes_option
 from .output import local, plain, print_json, print_table, printing_json
 
-#: Of ``mon#2`` Celery would read ``mon``, and say nothing.
-_CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+", re.ASCII)
 COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
 SIGNS = {"add": "+", "change": "~", "delete": "-"}
 
@@ -227,8 +222,8 @@ def changes(project: Project, name: str, *, json_: bool) -> None:
 @schedules.command("set")
 @click.argument("name")
 @click.argument("task")
-@click.option("--every", metavar="SPAN", help="An interval: 90s, 5min, 1h, 1d.")
-@click.option("--cron", metavar="FIELDS", help="A crontab: '0 6 * * mon-fri'.")
+@click.option("--every", metavar="SPAN", help="An interval: 90s, 5min, 1 day, 1 month.")
+@click.option("--cron", metavar="FIELDS", help="A line of cron: '0 6 * * mon-fri', @daily.")
 @click.option("--at", metavar="TIME", help="Once, at this time.")
 @click.option("--schedule", "other", metavar="JSON", callback=_json, help="Any other type, as export writes it.")
 @click.option("--tz", "timezone", metavar="ZONE", help="Time zone of a crontab, or of an interval of whole days.")
@@ -266,26 +261,19 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
     if key == "at":
         return project.instant(text, "--at")
     if key == "every":
-        span = read_span(text)
-        if not span:
-            fail(f"--every: found {text!r}, expected {A_SPAN}")
-        return span
+        try:
+            return read_span(text) or every(text)
+        except SettingError as exc:
+            fail(f"--{exc}")
     if key == "other":
         try:
             return read_schedule(text)
         except ValueError as exc:
             fail(f"--schedule: {exc}")
-    fields = text.split()
-    if len(fields) != len(CRON_FIELDS) or not all(map(_CRON_FIELD.fullmatch, fields)):
-        fail(
-            f"--cron: found {text!r}, expected five fields: minute, hour, day of month, month, day of week, as "
-            "Celery's crontab reads them; for L, #, @daily and seconds give "
-            """--schedule '{"type": "cron", "line": "…", "tz": "Europe/Berlin"}'"""
-        )
     try:
-        return crontab(**dict(zip(CRON_FIELDS, fields, strict=True)))
-    except Exception as exc:  # noqa: BLE001  # Celery's parser has errors of its own
-        fail(f"--cron: found {text!r}: {exc}")
+        return cron(text)
+    except SettingError as exc:
+        fail(f"--{exc}")
 
 
 @schedules.command()

@@ -25,6 +25,7 @@ from .policy import (
 from .pure import PureSchedule, in_zone
 from .starts import (
     CRON_FIELDS,
+    calendar_start,
     count_starts,
     grid_number,
     grid_start,

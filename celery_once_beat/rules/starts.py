@@ -10,6 +10,7 @@ own schedules say themselves when they start (``pure``).
 from __future__ import annotations
 
 import threading
+from calendar import monthrange
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache, partial
@@ -255,6 +256,29 @@ def grid_start(step: timedelta, zone: tzinfo | None, after: datetime, anchor: da
     zone = plain_zone(zone)
     origin = anchor + offset_at(zone, anchor) if anchor else _MONDAY
     return by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
+
+
+def calendar_start(months: int, zone: tzinfo | None, after: datetime, anchor: datetime | None) -> datetime | None:
+    """Return the first instant after `after` whole months from the anchor, at its local time; both are naive UTC.
+
+    In a month that lacks the anchor's day it is the last one. None: it is past the end of the calendar.
+    """
+    zone = plain_zone(zone)
+    origin = anchor + offset_at(zone, anchor) if anchor else _EPOCH
+
+    def scheduled(earliest: datetime) -> datetime | None:
+        passed = (earliest.year - origin.year) * 12 + earliest.month - origin.month
+        for steps in (passed // months, passed // months + 1):
+            year, month = divmod(origin.year * 12 + origin.month - 1 + steps * months, 12)
+            if not 1 <= year <= datetime.max.year:
+                continue
+            day = min(origin.day, monthrange(year, month + 1)[1])
+            found = origin.replace(year=year, month=month + 1, day=day)
+            if found >= earliest:
+                return found
+        return None
+
+    return by_wall_clock(zone, after, scheduled, repeats=False)
 
 
 def grid_number(step: timedelta, after: datetime, until: datetime, anchor: datetime | None) -> int | None:

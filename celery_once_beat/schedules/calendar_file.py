@@ -21,7 +21,7 @@ _MOST_BYTES = 10_000_000
 class CalendarFile:
     """A file by its path. It is read when it is first needed, and once: a changed file counts in a new process."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
@@ -39,10 +39,10 @@ class CalendarFile:
             raise ScheduleError(f"excluding: {self.path} can't be read: {shown(exc)}") from exc
 
 
-def _read(path: str) -> tuple[Period, ...]:
+def _read(path: Path) -> tuple[Period, ...]:
     import icalendar  # noqa: PLC0415  # an extra
 
-    with Path(path).open("rb") as file:
+    with path.open("rb") as file:
         text = file.read(_MOST_BYTES + 1)
     if len(text) > _MOST_BYTES:
         raise SettingError(f"found more than {_MOST_BYTES} bytes")

@@ -21,13 +21,13 @@ from celery_once_beat.rules import CRON_FIELDS, budget, is_clocked, is_tz_aware_
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, expect, shown
 
-from .composed import CronPart, SolarPart, between, excluding, union
+from .composed import MOST_RUNS, CronPart, SolarPart, between, excluding, union
 from .cron import cron
-from .intervals import LEAST_STEP, MOST_STEP, every
+from .intervals import LEAST_STEP, MOST_MONTHS, MOST_STEP, every
 from .one_off import OneOff
 from .periods import Period
 from .rrule import MOST_READ, RULE_FIELDS, RRule
-from .strict_json import number_of, typed
+from .strict_json import number_of, typed, whole_of
 
 S = TypeVar("S", bound=BaseSchedule)
 #: A schedule's fields, as JSON has them.
@@ -290,22 +290,25 @@ def _write_every(when: Any, zone: tzinfo | None) -> Fields:
     named = placed.made_of()[1]
     if placed.anchor is not None:
         named["anchor"] = format_instant(placed.anchor)
-    return {"seconds": _seconds(placed.step), **named}
+    step = placed.step
+    return {"months": step, **named} if isinstance(step, int) else {"seconds": _seconds(step), **named}
 
 
 def _read_every(fields: Fields) -> BaseSchedule:
     anchor = parse_instant(fields["anchor"]) if "anchor" in fields else None
     zone = _zone(fields)
-    step = _step(fields)
-    if zone is None and not step % _DAY:
+    months = whole_of(fields, "months", MOST_MONTHS) if "months" in fields else 0
+    made = every(f"{months} months" if months else _step(fields), anchor=anchor, tz=zone)
+    if zone is None and made.local:
         raise ValueError("tz: found none, expected the time zone of whole days")
-    return every(step, anchor=anchor, tz=zone)
+    return made
 
 
 def _read_between(fields: Fields) -> BaseSchedule:
     given = [name for name in ("start", "end") if name in fields]
     bounds = {name: typed(fields, name, str, "a time like '2026-12-24T18:00'") for name in given}
-    return between(read_schedule(fields.get("when")), **bounds, tz=_zone(fields))
+    runs = whole_of(fields, "runs", MOST_RUNS) if "runs" in fields else None
+    return between(read_schedule(fields.get("when")), **bounds, runs=runs, tz=_zone(fields))
 
 
 def _write_excluding(when: Any, zone: tzinfo | None) -> Fields:
@@ -352,7 +355,7 @@ _register(_Codec("solar", _write_solar, _read_solar, ("event", "lat", "lon")), s
 _register(_Codec("one-off", _write_one_off, _read_one_off, ("at",)), OneOff)
 _register(_Codec("rrule", _write_made("freq", "dtstart"), _read_rrule, RULE_FIELDS), RRule)
 _register(_Codec("cron", _write_made("line"), _read_cron, ("line", "tz")), cron)
-_register(_Codec("every", _write_every, _read_every, ("seconds", "anchor", "tz")), every)
-_register(_Codec("between", _write_made("when"), _read_between, ("when", "start", "end", "tz")), between)
+_register(_Codec("every", _write_every, _read_every, ("seconds", "months", "anchor", "tz")), every)
+_register(_Codec("between", _write_made("when"), _read_between, ("when", "start", "end", "runs", "tz")), between)
 _register(_Codec("excluding", _write_excluding, _read_excluding, ("when", "periods", "schedules", "tz")), excluding)
 _register(_Codec("union", _write_union, _read_union, ("of", "tz")), union)

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import cached_property
 from itertools import chain
-from os import PathLike, fspath
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -34,14 +35,14 @@ from celery_once_beat.rules import (
     zones_of,
 )
 from celery_once_beat.windows import next_start
-from celery_once_beat.wording import shown
+from celery_once_beat.wording import expect, number_of, shown
 
 from .calendar_file import CalendarFile
 from .intervals import every
 from .local_times import names_zone, read_instant, read_time
 from .one_off import OneOff
 from .periods import MOST_LEFT_OUT, Period, Periods
-from .rrule import HORIZON
+from .rrule import HORIZON, MOST_READ
 from .words import describe
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -55,11 +56,13 @@ _STEPS = 20
 #: Of Celery's crontab.
 _ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 
+#: Starts of a ``between``.
+MOST_RUNS = 10_000
 #: Of lists within each other.
 _MOST_LISTS = 16
 _EXPECTED = (
-    "a date, a datetime, a tuple of two, a Period, a schedule, the path of an .ics file, a list of them, or a dict of "
-    "dates and names"
+    "a date, a datetime, a tuple of two, a Period, a schedule, an .ics file as a pathlib.Path, a list of them, or a "
+    "dict of dates and names"
 )
 
 Part: TypeAlias = "BaseSchedule | str | float | timedelta | datetime"
@@ -180,14 +183,24 @@ class Composed(PureSchedule):
 class between(Composed):  # noqa: N801  # as its call reads
     """The starts of a schedule from ``start`` on and before ``end``; if ``end`` is a date, that day is included.
 
-    Each is a date or a datetime, or its text in ISO 8601; None: no bound. Local times are in ``tz``, by name or as
-    itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
+    Each is a date or a datetime, or its text in ISO 8601; None: no bound. ``runs``: only the first so many of them; it
+    needs a ``start``. Local times are in ``tz``, by name or as itself; None: in the schedule's zone, else in that of
+    the app. Raises SettingError.
     """
 
     def __init__(
-        self, when: Part, *, start: Moment | None = None, end: Moment | None = None, tz: str | tzinfo | None = None
+        self,
+        when: Part,
+        *,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        runs: int | None = None,
+        tz: str | tzinfo | None = None,
     ) -> None:
         super().__init__((when,), tz)
+        fits = runs is None or (type(runs) is int and 1 <= runs <= MOST_RUNS and start is not None)
+        expected = f"a whole number from 1 to {MOST_RUNS:,}, and start=, from which they count"
+        self._runs: int | None = expect("between, runs", runs, fits, expected, SettingError)
         self._start = None if start is None else read_time("between, start", start)
         self._end = None if end is None else read_time("between, end", end)
         local = [each for each in (self._start, self._end) if each is not None and not names_zone(each)]
@@ -208,13 +221,30 @@ class between(Composed):  # noqa: N801  # as its call reads
 
     def candidate(self, after: datetime, *, left_out: bool = False) -> datetime | None:
         """Return the first one within the bounds."""
-        first, end = self._bounds
+        first, end = self._bounds[0], self._last
         start = _candidate(self.parts[0], first - _MICROSECOND if after < first else after, left_out=left_out)
         return start if start is not None and start < end else None
 
     def allows(self, start: datetime) -> bool:
         """Whether it is within the bounds, and the schedule starts then."""
-        return self._bounds[0] <= start < self._bounds[1] and _allows(self.parts[0], start)
+        return self._bounds[0] <= start < self._last and _allows(self.parts[0], start)
+
+    @cached_property
+    def _last(self) -> datetime:
+        """The instant before which it starts: of ``runs`` right after the last of them."""
+        moment, end = self._bounds
+        if self._runs is None:
+            return end
+        moment -= _MICROSECOND
+        left = self._runs
+        with budget(MOST_READ, apart=True):
+            while left and moment < end:
+                found = _candidate(self.parts[0], moment, left_out=False)
+                if found is None:
+                    return end
+                moment = found
+                left -= _allows(self.parts[0], moment)
+        return min(moment + _MICROSECOND, end)
 
     def why_not(self, start: datetime) -> str | None:
         """Say why the schedule leaves it out."""
@@ -225,12 +255,13 @@ class between(Composed):  # noqa: N801  # as its call reads
         zone = "" if self._own_zone is None else f" {zone_name(self._own_zone)}"
         bounds = (("from", self._start), ("until", self._end))
         texts = [f"{word} {at.isoformat().replace('+00:00', 'Z')}" for word, at in bounds if at is not None]
+        texts += [] if self._runs is None else [number_of(self._runs, "run")]
         return ", ".join([describe(self.parts[0]) + zone, *texts])
 
     def made_of(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the schedule and its bounds."""
         start, end = (None if each is None else each.isoformat() for each in (self._start, self._end))
-        return self.parts, self._with_zone(start=start, end=end)
+        return self.parts, self._with_zone(start=start, end=end, runs=self._runs)
 
 
 class excluding(Composed):  # noqa: N801  # as its call reads
@@ -238,7 +269,7 @@ class excluding(Composed):  # noqa: N801  # as its call reads
 
     ``left_out`` is one of these, or a list: a date (a whole local day), a datetime (that instant), a text of either in
     ISO 8601, a tuple of two (from the first on and before the second; if that is a date, its day is left out too), a
-    ``Period``, a schedule (its starts), the path of an .ics file; or a dict of dates and their names. Local times are
+    ``Period``, a schedule (its starts), an .ics file as a ``Path``; or a dict of dates and their names. Local times are
     in ``tz``, by name or as itself; None: in the schedule's zone, else in that of the app. Raises SettingError.
 
     A file is read when the schedule is first asked, once in a process: ScheduleError if that fails. What is stored as
@@ -329,8 +360,10 @@ def _read_left_out(given: Any, levels: int = _MOST_LISTS) -> Iterator[Period | C
             yield from _read_left_out(each, levels - 1)
     elif isinstance(given, (Period, CalendarFile, BaseSchedule)):
         yield given
-    elif isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".ics")):
-        yield CalendarFile(fspath(given))
+    elif isinstance(given, PathLike):
+        yield CalendarFile(Path(given))
+    elif isinstance(given, str) and given.endswith(".ics"):
+        raise wrong("excluding", given, "a file as pathlib.Path(…): a text is never taken for one")
     elif isinstance(given, tuple) and len(given) == len(("start", "end")):
         yield Period(*given)
     elif isinstance(given, (str, date)):

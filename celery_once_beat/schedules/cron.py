@@ -110,6 +110,11 @@ def _read(line: str) -> tuple[CronTimes, bool]:
     fields = _NICKNAMES.get(line, line).split(" ")
     if line.startswith("@") and line not in _NICKNAMES:
         raise wrong("cron", line, f"one of {', '.join(_NICKNAMES)}, or fields")
+    if "?" in fields or len(fields) == len(_FIELDS) + 1:
+        raise SettingError(
+            f"cron: found a line of Quartz, {shown(line)}, expected one of cron: without the year, * for ?, and days "
+            "of week by name, since Quartz counts them from 1, Sunday"
+        )
     if len(fields) == len(_FIELDS) - 1:
         fields.insert(0, "0")
     if len(fields) != len(_FIELDS):

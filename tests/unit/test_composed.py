@@ -7,7 +7,7 @@ import pickle
 from datetime import date, datetime, timedelta, timezone, tzinfo
 from functools import partial
 from itertools import islice, pairwise
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -119,6 +119,24 @@ def test_composed_schedules_are_sets_of_instants(data: st.DataObject, zone: str,
 # -- what each of them says
 
 
+@pytest.mark.parametrize(
+    ("when", "bounds", "expected"),
+    [
+        (NIGHTLY, {"start": "2026-12-25T02:00", "runs": 2}, ["25 02:00", "26 02:00"]),
+        (NIGHTLY, {"start": "2026-12-20", "runs": 5}, ["24 02:00"]),
+        (NIGHTLY, {"start": "2026-12-25", "runs": 9, "end": "2026-12-26"}, ["25 02:00", "26 02:00"]),
+        (excluding(NIGHTLY, ["2026-12-26"]), {"start": "2026-12-25", "runs": 2}, ["25 02:00", "27 02:00"]),
+        (at("2026-12-25", tz="Europe/Berlin"), {"start": "2026-12-24", "runs": 2}, ["25 00:00"]),
+    ],
+)
+def test_between_ends_after_so_many_runs(when: Any, bounds: dict[str, Any], expected: list[str]) -> None:
+    """They are counted from its start, without what is left out; whoever asks later gets the rest."""
+    runs = between(when, **bounds)
+    assert starts(runs) == expected
+    assert eval(repr(runs)) == runs == read_schedule(write_schedule(runs))
+    assert starts(read_schedule(write_schedule(runs))) == expected
+
+
 def test_between_has_bounds() -> None:
     """From ``start`` on and before ``end``; a date as ``end`` counts as a whole. Local times are the schedule's."""
     assert starts(between(NIGHTLY, start="2026-12-25", end="2026-12-26")) == ["25 02:00", "26 02:00"]
@@ -213,6 +231,12 @@ class Raising(tzinfo):
         (lambda: union(Own()), "expected cron\\(\\), every\\(\\), at\\(\\), an RRule"),
         (lambda: union(NIGHTLY, None), "schedule: found None, expected cron"),
         (lambda: union(NIGHTLY, tz="Europe/Berlni"), "Europe/Berlni"),
+        (lambda: excluding(NIGHTLY, "/etc/passwd.ics"), "expected a file as pathlib.Path"),
+        (
+            lambda: between(NIGHTLY, runs=3),
+            "between, runs: found 3, expected a whole number from 1 to 10,000, and start=",
+        ),
+        (lambda: between(NIGHTLY, start="2026-12-25", runs=0), "between, runs: found 0"),
         (lambda: between(NIGHTLY, start="soon"), "between, start: found 'soon', expected a time"),
         (lambda: between(NIGHTLY, start="2026-12-25", end="2026-12-24"), "between: found 2026-12-24 as end"),
         (lambda: between(NIGHTLY, start="0001-01-01T00:00", tz="Asia/Tokyo"), "expected a time within the calendar"),
@@ -453,7 +477,7 @@ def test_a_file_of_holidays_is_left_out(holidays: Path) -> None:
     written = write_schedule(when)
     assert str(holidays) not in str(written)
     assert starts(read_schedule(written), span=9 * DAY) == starts(when, span=9 * DAY)
-    assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
+    assert eval(repr(when), globals(), {"PosixPath": PosixPath}) == when == pickle.loads(pickle.dumps(when))
     other = holidays.with_name("other.ics")
     other.write_text(ICS.replace("20261224", "20261223"))
     assert when.rule() != excluding(NIGHTLY, other).rule()

@@ -89,7 +89,8 @@ def test_two_days_are_alternatives_as_in_vixies_cron() -> None:
         ("*-5 * * * *", "cron, minute: found '*-5'"),
         ("1,,2 * * * *", "cron, minute: found ''"),
         ("R * * * *", "cron, minute: found 'r'"),
-        ("0 0 ? * *", "cron, day of month: found '?'"),
+        ("0 0 ? * *", "cron: found a line of Quartz, '0 0 ? * *', expected one of cron"),
+        ("0 0 12 1 * * 2026", "cron: found a line of Quartz"),
         ("0 0 LW * *", "cron, day of month: found 'lw'"),
         ("0 0 30 2 *", "cron: found days of month that none of the months has"),
         ("* * * *", "cron: found 4 fields"),
@@ -181,12 +182,69 @@ def test_whole_days_keep_the_local_time_of_day() -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["", "soon", 0, -1, "0 s", 0.0001, 1e10, float("nan"), float("inf"), True, None, "1e3 s"]
+    "step",
+    [
+        "",
+        "soon",
+        0,
+        -1,
+        "0 s",
+        0.0001,
+        1e10,
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        "1e3 s",
+        "0 months",
+        "31 years",
+        "1.5 months",
+        "-1 month",
+    ],
 )
 def test_a_wrong_step_is_refused(step: Any) -> None:
     """What is no span of time, or none that a beat can keep."""
     with pytest.raises(SettingError, match=r"^every: found"):
         every(step)
+
+
+@pytest.mark.parametrize(
+    ("step", "anchor", "expected"),
+    [
+        (
+            "1 month",
+            "2026-01-31T02:30",
+            ["2026-01-31T02:30", "2026-02-28T02:30", "2026-03-31T02:30", "2026-04-30T02:30"],
+        ),
+        ("1 month", None, ["2026-01-01T00:00", "2026-02-01T00:00", "2026-03-01T00:00", "2026-04-01T00:00"]),
+        (
+            "3 months",
+            "2027-05-30T06:00",
+            ["2026-02-28T06:00", "2026-05-30T06:00", "2026-08-30T06:00", "2026-11-30T06:00"],
+        ),
+        (
+            "1 year",
+            "2024-02-29T03:00",
+            ["2026-02-28T03:00", "2027-02-28T03:00", "2028-02-29T03:00", "2029-02-28T03:00"],
+        ),
+    ],
+)
+def test_months_keep_the_day_and_the_local_time(step: str, anchor: str | None, expected: list[str]) -> None:
+    """In a month that lacks the day it is the last one; the steps go back from the anchor, too."""
+    when = every(step, anchor=anchor, tz="Europe/Berlin")
+    assert starts(when, "2025-12-31T03:00", 4, "Europe/Berlin") == [f"{start}:00" for start in expected]
+    assert every("12 months", anchor="2026-01-01T00:00Z") == every("1 year", anchor="2026-01-01T00:00Z")
+    last = datetime(9999, 12, 1, tzinfo=UTC)
+    assert next_start(every("30 years", tz="UTC"), last) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1 hour", "1h"), ("2 hours", 7200), ("30 sec", 30), ("1 day", "24 h"), ("1 week", "7d"), ("5 minutes", "5 min")],
+)
+def test_units_have_their_names(one: Any, other: Any) -> None:
+    """As people write them."""
+    assert every(one, tz="UTC") == every(other, tz="UTC")
 
 
 def test_an_anchor_without_a_zone_is_refused() -> None:
@@ -234,6 +292,7 @@ VALUES = [
     every(0.25),
     every("3 d", anchor="2026-01-01T06:00", tz="Australia/Lord_Howe"),
     every("36 h", anchor="2026-01-01T06:00+01:00"),
+    every("3 months", anchor="2026-01-31T06:00", tz="Europe/Berlin"),
     at("2026-12-24T18:00", tz="Europe/Berlin"),
 ]
 

@@ -473,7 +473,7 @@ def test_what_is_left_out_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mon
     """A file that came later, or a machine that was slow: the entry runs, and continues from the store's cursor."""
     pytest.importorskip("icalendar")
     file = tmp_path / "holidays.ics"
-    found = {"shut": entry(excluding(cron("0 2 * * *", tz="UTC"), str(file))), "open": entry(60.0)}
+    found = {"shut": entry(excluding(cron("0 2 * * *", tz="UTC"), file)), "open": entry(60.0)}
     rows = rows_of(found)
     assert rows.wrong["shut"].startswith(f"excluding: {file} ")
     file.write_text("BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:x\nEND:VCALENDAR\n")
