@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_440,
+    "Python": 19_560,
     "Lua": 1_838,
     "the largest module": 429,
     "tests": 46_259,
     "words of README": 900,
-    "words of docs": 23_996,
+    "words of docs": 24_000,
     "characters of a begin without features": 16_323,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
