@@ -282,7 +282,7 @@ def rabbit_url(rabbit_server: RabbitServer) -> str:
 #: The tests whose processes are measured. Other tests run the same code, and measured they take half as long again.
 _MEASURED = (
     "board", "contrib", "test_bad_input.py", "test_cli.py", "test_deploys.py", "test_ends.py", "test_keyed.py",
-    "test_leases.py", "test_load_schedule.py", "test_odd_schedules.py", "test_outages.py", "test_overlap.py",
+    "test_leases.py", "test_load_schedule.py", "test_odd_schedules.py", "test_outages.py",
     "test_pair.py", "test_ping.py", "test_prune.py", "test_schedules_cli.py", "test_alerting.py", "test_view.py",
     "test_waiting.py",
 )  # fmt: skip

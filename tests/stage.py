@@ -129,8 +129,8 @@ class Stage:
         assert isinstance(taken, r.Taken), taken
         return taken
 
-    def begin(self, owner: str = "A", retry: int = 0, tracked: bool = True, lease: float = LEASE) -> Any:
-        reply = self.store.begin(self.window, owner, lease, retry, tracked=tracked)
+    def begin(self, owner: str = "A", retry: int = 0, lease: float = LEASE, **more: Any) -> Any:
+        reply = self.store.begin(self.window, owner, lease, retry, **more)
         if isinstance(reply, r.Begun):
             self.fences[owner] = reply.fence
         return reply

@@ -4,88 +4,44 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import redis
+from stage import ENTRY, MARK, T0, Stage, nth
 
 from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.admission.store import Full, acquire_slot, make_due
-from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
-from celery_once_beat.rules import EndRules
-from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending, Store
-from celery_once_beat.store.model import (
-    Again,
-    BeatReport,
-    Begun,
-    Busy,
-    Claimed,
-    ClaimRequest,
-    Closed,
-    Confirmation,
-    Confirmed,
-    Finished,
-    LoadRequest,
-    Published,
-    Renewal,
-    Renewed,
-    Stale,
-    Taken,
-    Unchanged,
-    Waits,
-)
+from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey, format_instant
 
-START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-MINUTE = timedelta(minutes=1)
+
+def window(number: int) -> WindowKey:
+    return WindowKey(ENTRY, nth(number))
 
 
-class Tick:
-    """One entry with claimed windows 1 to 9; window 1 starts a minute after the first cursor."""
+class Tick(Stage):
+    """The entry with claimed and published windows 1 to 9; what a test asks for is of the window with that number."""
 
-    def __init__(self, url: str, most: int = 0, **end_rules: Any) -> None:
-        limits = {"reports": most} if most else {}
-        self.store = Store(Settings(redis_url=url, limits=limits, recovery_interval=5.0))
-        self.raw = redis.Redis.from_url(url, decode_responses=True)
-        self.fences: dict[str, int] = {}
-        self.end_rules = {"max_attempts": 3, "recover": True, "grace": None, **end_rules}
-        self.load()
+    def __init__(self, url: str, most: int = 0, of_task: str = "allow", **end_rules: Any) -> None:
+        super().__init__(url, limits={"reports": most} if most else {}, recovery_interval=5.0, claim_lease=20.0)
+        self.of_task = of_task
+        self.load(**end_rules)
         for number in range(1, 10):
-            request = ClaimRequest(self.window(number), START + (number - 1) * MINUTE, "mark")
-            (claimed,) = self.store.claim_many("beat", [request])
-            assert isinstance(claimed, Claimed)
-            self.confirm(number, claimed.revision)
+            self.claim_nth(number)
+            assert self.confirm() == r.Confirmed()
 
-    def load(self, **end_rules: Any) -> None:
-        self.end_rules |= end_rules
-        self.store.load_many([LoadRequest("tick", "beat", "mark", 86400.0, EndRules(**self.end_rules), known=START)])
+    def begin(self, number: int, owner: str = "", retry: int = 0, **more: Any) -> Any:
+        self.start = nth(number)
+        return super().begin(owner or f"w{number}", retry, overlap=self.of_task, **more)
 
-    def close(self) -> None:
-        self.store.close()
-        self.raw.close()
-
-    def window(self, number: int) -> WindowKey:
-        return WindowKey("tick", START + number * MINUTE)
-
-    def start(self, number: int) -> datetime:
-        return self.window(number).start
-
-    def begin(self, number: int, owner: str | None = None, retry: int = 0, **more: Any) -> Any:
-        owner = owner or f"w{number}"
-        reply = self.store.begin(self.window(number), owner, 30.0, retry, **more)
-        if isinstance(reply, Begun):
-            self.fences[owner] = reply.fence
-        return reply
-
-    def end(self, number: int, outcome: str = "done", again: float | None = None, owner: str | None = None) -> Any:
-        owner = owner or f"w{number}"
-        return self.store.finish(Ending(self.window(number), owner, self.fences[owner], outcome, again))
+    def end(self, number: int, outcome: str = "done", again: float | None = None, owner: str = "") -> Any:
+        self.start = nth(number)
+        return self.finish(owner or f"w{number}", outcome, again)
 
     def due_after_end(self, number: int, *given: Any, **more: Any) -> list[int]:
         """End it; return the windows that are overdue then."""
@@ -94,52 +50,48 @@ class Tick:
 
     def due(self) -> list[int]:
         """The windows that a beat's sweep takes next."""
-        found = self.store.overdue("beat", datetime.now(timezone.utc), 100).shards[self.store.shard_of("tick")]
-        return [(window.start - START) // MINUTE for window in found]
+        found = self.store.overdue("beat-1", datetime.now(timezone.utc), 100).shards[self.shard_number]
+        return [(window.start - T0) // (nth(1) - T0) for window in found]
 
     def publish(self, number: int) -> None:
         """A beat takes it, and its message is out."""
-        taken = self.take(number)
-        assert isinstance(taken, Taken), taken
-        self.confirm(number, taken.revision)
-
-    def confirm(self, number: int, turn: int) -> None:
-        confirmation = Confirmation(self.window(number), turn, Published.SENT, 600.0)
-        assert self.store.confirm_many([confirmation]) == [Confirmed()]
+        assert isinstance(self.take(number), r.Taken)
+        assert self.confirm() == r.Confirmed()
 
     def make_due(self, number: int) -> bool:
         """A beat has found a slot for it."""
-        return make_due(self.store, "reports", [self.window(number)]) == ["due"]
+        return make_due(self.store, "reports", [window(number)]) == ["due"]
 
     def take(self, number: int) -> Any:
-        return self.store.take_many("beat", [(self.window(number), "mark")])[0]
+        self.start = nth(number)
+        return super().take("beat-1")
 
     def die(self, number: int, seconds_ago: float = 0.001) -> None:
         """Its lease has run out, and its deadline has passed."""
-        self.raw.delete(*self.raw.keys(f"once:*run:tick:{format_instant(self.start(number))}"))
-        self.overdue(number, seconds_ago)
+        self.start = nth(number)
+        self.lapse()
+        super().overdue(seconds_ago)
 
-    def overdue(self, number: int, seconds_ago: float = 0.001) -> None:
-        now = self.raw.time()[0] * 1000 - seconds_ago * 1000
-        self.raw.zadd(self.store.keys.open(self.store.shard_of("tick")), {self.member(number): now}, xx=True)
+    def overdue(self, number: int) -> None:
+        self.start = nth(number)
+        super().overdue()
 
-    def member(self, number: int) -> str:
-        return f"tick@{format_instant(self.start(number))}"
+    def put_off(self, number: int) -> None:
+        """No beat that lives knows the entry."""
+        self.start = nth(number)
+        assert self.postpone([], beat="beat-1") == ["postponed"]
+
+    def order(self, number: int) -> None:
+        assert isinstance(backfill_many(self.store, [(window(number), "order")], 5.0)[0], r.Claimed)
 
     def due_in(self, number: int) -> float:
         """Seconds until the window is overdue."""
-        seconds, micro = self.raw.time()
-        deadline = self.raw.zscore(self.store.keys.open(self.store.shard_of("tick")), self.member(number))
-        assert deadline is not None, "it is closed"
-        return deadline / 1000 - seconds - micro / 1e6
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return self.store.account("tick").counts
+        self.start = nth(number)
+        return (self.deadline() - self.now()) / 1000
 
     def alerts(self) -> list[Any]:
         """What people are to be told."""
-        return take_alerts(self.store, [self.store.shard_of("tick")], 100)[0].found
+        return self.take_alerts()[0].found
 
 
 @pytest.fixture
@@ -158,25 +110,23 @@ def make(redis_url: str) -> Iterator[Any]:
 def test_all_run_in_order(make: Any) -> None:
     """buffer_all: each waits for its turn; at the end of one the oldest is overdue, whichever came first."""
     tick = make(overlap="buffer_all")
-    assert isinstance(tick.begin(1), Begun)
+    assert isinstance(tick.begin(1), r.Begun)
     for number in (3, 4, 2):
-        assert tick.begin(number) == Waits(tick.start(1))
+        assert tick.begin(number) == r.Waits(nth(1))
         assert tick.due_in(number) > 300, "no beat asks for it"
     for number, following in itertools.pairwise([1, 2, 3, 4]):
         assert tick.due_after_end(number) == [following]
         assert tick.due_after_end(number) == [following], "the reply was lost"
-        assert tick.begin(9, "late") == Waits(tick.start(following)), "which goes first"
+        assert tick.begin(9, "late") == r.Waits(nth(following)), "which goes first"
         tick.publish(following)
         assert 30 < tick.due_in(following) <= 60, "its message may be lost, and others wait for it"
-        assert isinstance(tick.begin(following), Begun)
+        assert isinstance(tick.begin(following), r.Begun)
     assert tick.due_after_end(4) == [9]
-    assert isinstance(tick.begin(9), Begun)
+    assert isinstance(tick.begin(9), r.Begun)
     assert tick.due_after_end(9) == []
-    assert tick.raw.hget(tick.store.entry_key("tick"), "waits") is None
-    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.store.shard_of("tick"))), (
-        "no beat looks between sweeps"
-    )
-    assert tick.counts == {"done": 5}
+    assert tick.raw.hget(tick.entry_key, "waits") is None
+    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.shard_number)), "no beat looks between sweeps"
+    assert tick.counts() == {"done": 5}
 
 
 def test_one_waits(make: Any) -> None:
@@ -187,14 +137,14 @@ def test_one_waits(make: Any) -> None:
         over = set()
         for number in order:
             reply = tick.begin(number)
-            over |= {number} if reply == Closed("skipped") else set()
-            over |= {each for each in (2, 3, 4) for start in getattr(reply, "skipped", ()) if start == tick.start(each)}
+            over |= {number} if reply == r.Closed("skipped") else set()
+            over |= {each for each in (2, 3, 4) for start in getattr(reply, "skipped", ()) if start == nth(each)}
         assert over == {2, 3}
-        assert tick.counts == {"skipped": 2}
+        assert tick.counts() == {"skipped": 2}
         assert tick.due_after_end(1) == [4]
-        assert isinstance(tick.begin(4), Begun)
-        assert tick.end(4) == Finished()
-        assert tick.begin(3, "copy") == Closed("")
+        assert isinstance(tick.begin(4), r.Begun)
+        assert tick.end(4) == r.Finished()
+        assert tick.begin(3, "copy") == r.Closed("")
         tick.raw.flushall()
 
 
@@ -203,18 +153,18 @@ def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> 
     tick = make(overlap="buffer_one", on_failure="proj.tell")
     tick.begin(1)
     tick.begin(2)
-    tick.raw.hset(tick.store.entry_key("tick"), "since", format_instant(tick.start(2)))
-    assert tick.begin(3) == Waits(tick.start(1), skipped=(tick.start(2),))
-    assert tick.begin(4) == Waits(tick.start(1), skipped=(tick.start(3),))
-    assert tick.counts == {"skipped": 1}
-    assert tick.raw.hget(tick.store.entry_key("tick"), "x:skipped") == "1"
+    tick.raw.hset(tick.entry_key, "since", format_instant(nth(2)))
+    assert tick.begin(3) == r.Waits(nth(1), skipped=(nth(2),))
+    assert tick.begin(4) == r.Waits(nth(1), skipped=(nth(3),))
+    assert tick.counts() == {"skipped": 1}
+    assert tick.raw.hget(tick.entry_key, "x:skipped") == "1"
     assert [(alert.window.start, alert.ended.outcome) for alert in tick.alerts()] == [
-        (tick.start(2), "skipped"),
-        (tick.start(3), "skipped"),
+        (nth(2), "skipped"),
+        (nth(3), "skipped"),
     ]
 
 
-@pytest.mark.parametrize(("seconds", "reply"), [(55, Closed), (65, Begun)])
+@pytest.mark.parametrize(("seconds", "reply"), [(55, r.Closed), (65, r.Begun)])
 def test_what_died_keeps_others_away_for_a_minute(make: Any, seconds: float, reply: type) -> None:
     """Without overlap it goes before what is new, until no beat can be about to publish it any more."""
     tick = make(overlap="skip")
@@ -228,9 +178,8 @@ def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
     tick = make(overlap="skip")
     tick.begin(1)
     tick.die(1)
-    (reply,) = tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0)
-    assert reply == "postponed"
-    assert isinstance(tick.begin(2), Begun)
+    tick.put_off(1)
+    assert isinstance(tick.begin(2), r.Begun)
 
 
 def test_what_was_put_off_and_continues_has_its_turn(make: Any) -> None:
@@ -238,9 +187,9 @@ def test_what_was_put_off_and_continues_has_its_turn(make: Any) -> None:
     tick = make(overlap="skip")
     fence = tick.begin(1).fence
     tick.die(1)
-    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0) == ["postponed"]
-    assert tick.store.renew_many([Renewal(tick.window(1), "w1", fence, 30.0, True)]) == [Renewed()]
-    assert tick.begin(2) == Closed("skipped")
+    tick.put_off(1)
+    assert tick.store.renew_many([r.Renewal(window(1), "w1", fence, 30.0, True)]) == [r.Renewed()]
+    assert tick.begin(2) == r.Closed("skipped")
 
 
 def test_what_is_put_off_gives_its_turn(make: Any) -> None:
@@ -249,9 +198,9 @@ def test_what_is_put_off_gives_its_turn(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     tick.die(1)
-    assert tick.store.postpone_many("beat", [(tick.window(1), "unknown")], 600.0) == ["postponed"]
+    tick.put_off(1)
     assert tick.due_in(2) < 60
-    assert isinstance(tick.begin(2), Begun)
+    assert isinstance(tick.begin(2), r.Begun)
 
 
 def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
@@ -260,11 +209,11 @@ def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     assert tick.due_after_end(1) == [2]
-    assert tick.begin(3) == Waits(tick.start(2))
-    assert tick.begin(4) == Waits(tick.start(2), skipped=(tick.start(3),))
-    assert isinstance(tick.begin(2), Begun)
+    assert tick.begin(3) == r.Waits(nth(2))
+    assert tick.begin(4) == r.Waits(nth(2), skipped=(nth(3),))
+    assert isinstance(tick.begin(2), r.Begun)
     assert tick.due_after_end(2) == [4]
-    assert tick.counts == {"done": 2, "skipped": 1}
+    assert tick.counts() == {"done": 2, "skipped": 1}
 
 
 @pytest.mark.long
@@ -272,23 +221,23 @@ def test_a_thousand_wait(make: Any) -> None:
     """Further new ones are skipped, and it is recorded why; a copy of one that waits, or what was ordered, isn't."""
     tick = make(overlap="buffer_all", on_failure="proj.tell")
     last = 1003
-    asked = [ClaimRequest(tick.window(number), START + (number - 1) * MINUTE, "mark") for number in range(10, last + 1)]
-    assert all(isinstance(reply, Claimed) for reply in tick.store.claim_many("beat", asked))
+    asked = [r.ClaimRequest(window(number), nth(number - 1), MARK) for number in range(10, last + 1)]
+    assert all(isinstance(reply, r.Claimed) for reply in tick.store.claim_many("beat-1", asked))
     tick.begin(1)
     for number in range(2, 1002):
-        assert tick.begin(number) == Waits(tick.start(1))
+        assert tick.begin(number) == r.Waits(nth(1))
     why = "1000 windows of its entry wait already"
-    assert tick.begin(last - 1) == Closed("skipped", why=why)
-    assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(tick.start(last - 1), why)]
-    assert tick.begin(9, "copy") == Waits(tick.start(1))
-    assert isinstance(backfill_many(tick.store, [(tick.window(last - 1), "order")], 5.0)[0], Claimed)
-    ordered = WindowKey("tick", tick.start(last - 1), sent_as="of the order")
-    assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(1))
+    assert tick.begin(last - 1) == r.Closed("skipped", why=why)
+    assert [(alert.window.start, alert.ended.failure) for alert in tick.alerts()] == [(nth(last - 1), why)]
+    assert tick.begin(9, "copy") == r.Waits(nth(1))
+    tick.order(last - 1)
+    ordered = WindowKey(ENTRY, nth(last - 1), sent_as="of the order")
+    assert tick.store.begin(ordered, "B", 30.0) == r.Waits(nth(1))
     assert tick.due_after_end(1) == [last - 1], "it was ordered"
     tick.store.begin(ordered, "B", 30.0)
-    assert abandon_many(tick.store, [(tick.window(number), "order") for number in (2, 3)]) == [Finished()] * 2
-    assert tick.begin(last) == Waits(tick.start(last - 1)), "there is room again"
-    assert tick.counts == {"skipped": 1, "done": 1, "cancelled": 2}
+    assert abandon_many(tick.store, [(window(number), "order") for number in (2, 3)]) == [r.Finished()] * 2
+    assert tick.begin(last) == r.Waits(nth(last - 1)), "there is room again"
+    assert tick.counts() == {"skipped": 1, "done": 1, "cancelled": 2}
 
 
 def test_a_retry_keeps_the_turn(make: Any) -> None:
@@ -296,11 +245,11 @@ def test_a_retry_keeps_the_turn(make: Any) -> None:
     tick = make(overlap="buffer_all")
     fence = tick.begin(1).fence
     tick.begin(2)
-    tick.store.hand_over(tick.window(1), "w1", fence, 1, 60.0, 600.0)
-    assert tick.begin(3) == Waits(tick.start(1))
+    tick.store.hand_over(window(1), "w1", fence, 1, 60.0, 600.0)
+    assert tick.begin(3) == r.Waits(nth(1))
     tick.overdue(2)
-    assert tick.take(2) == Unchanged("waits"), "it isn't its turn"
-    assert isinstance(tick.begin(1, "again", 1), Begun)
+    assert tick.take(2) == r.Unchanged("waits"), "it isn't its turn"
+    assert isinstance(tick.begin(1, "again", 1), r.Begun)
     assert tick.due_after_end(1, owner="again") == [2]
 
 
@@ -311,13 +260,13 @@ def test_one_that_runs_again_later_gives_its_turn(make: Any) -> None:
     tick.begin(2)
     tick.begin(3)
     assert tick.due_after_end(1, "failed", 60.0) == [2]
-    assert tick.end(1, "failed", 60.0) == Again(), "sent again"
+    assert tick.end(1, "failed", 60.0) == r.Again(), "sent again"
     tick.begin(2)
     tick.overdue(1)
-    assert tick.take(1) == Unchanged("waits")
+    assert tick.take(1) == r.Unchanged("waits")
     assert tick.due_after_end(2) == [1], "it has begun before"
-    assert isinstance(tick.take(1), Taken)
-    assert isinstance(tick.begin(1, "again"), Begun)
+    assert isinstance(tick.take(1), r.Taken)
+    assert isinstance(tick.begin(1, "again"), r.Begun)
     assert tick.due_after_end(1, owner="again") == [3]
 
 
@@ -327,16 +276,16 @@ def test_what_died_goes_first(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     tick.die(1)
-    assert tick.begin(3) == Waits(tick.start(1))
-    assert isinstance(tick.take(1), Taken)
-    assert isinstance(tick.begin(1, "B"), Begun)
-    assert tick.begin(4) == Waits(tick.start(1))
+    assert tick.begin(3) == r.Waits(nth(1))
+    assert isinstance(tick.take(1), r.Taken)
+    assert isinstance(tick.begin(1, "B"), r.Begun)
+    assert tick.begin(4) == r.Waits(nth(1))
     tick.die(1)
-    assert tick.take(1) == Closed("abandoned")
+    assert tick.take(1) == r.Closed("abandoned")
     assert tick.due() == [2]
-    assert isinstance(tick.take(2) if tick.overdue(2) is None else None, Taken)
-    assert isinstance(tick.begin(2), Begun)
-    assert tick.counts == {"abandoned": 1}
+    assert isinstance(tick.take(2), r.Taken)
+    assert isinstance(tick.begin(2), r.Begun)
+    assert tick.counts() == {"abandoned": 1}
 
 
 def test_who_is_dead_and_taken_by_nobody_blocks_nobody(make: Any) -> None:
@@ -345,10 +294,10 @@ def test_who_is_dead_and_taken_by_nobody_blocks_nobody(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     tick.die(1, seconds_ago=61)
-    assert tick.begin(3) == Waits(tick.start(2))
+    assert tick.begin(3) == r.Waits(nth(2))
     assert tick.due() == [1, 2]
-    assert isinstance(tick.begin(2), Begun)
-    assert tick.begin(1, "late") == Waits(tick.start(2)), "it died, and waits for the one that runs"
+    assert isinstance(tick.begin(2), r.Begun)
+    assert tick.begin(1, "late") == r.Waits(nth(2)), "it died, and waits for the one that runs"
     assert tick.due_after_end(2) == [1], "it has begun before"
 
 
@@ -360,8 +309,8 @@ def test_a_stale_holder_calls_nobody(make: Any) -> None:
     tick.die(1, seconds_ago=61)
     tick.begin(3)
     tick.begin(2)
-    assert tick.end(1) == Stale()
-    assert isinstance(tick.begin(3), Waits)
+    assert tick.end(1) == r.Stale()
+    assert isinstance(tick.begin(3), r.Waits)
 
 
 def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
@@ -369,11 +318,11 @@ def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
     tick = make(overlap="buffer_all")
     tick.begin(1)
     tick.begin(2)
-    assert abandon_many(tick.store, [(tick.window(1), "order")], running=True) == [Finished()]
+    assert abandon_many(tick.store, [(window(1), "order")], running=True) == [r.Finished()]
     assert tick.due() == [2]
     tick.overdue(2)
-    assert isinstance(tick.take(2), Taken)
-    assert tick.end(1) == Stale()
+    assert isinstance(tick.take(2), r.Taken)
+    assert tick.end(1) == r.Stale()
 
 
 def test_a_beat_that_asks_too_early(make: Any) -> None:
@@ -382,7 +331,7 @@ def test_a_beat_that_asks_too_early(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     tick.overdue(2)
-    assert tick.take(2) == Unchanged("waits")
+    assert tick.take(2) == r.Unchanged("waits")
     assert tick.due_in(2) > 300
     assert tick.due_after_end(1) == [2]
 
@@ -392,11 +341,11 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
     tick = make(overlap="buffer_one")
     tick.begin(6)
     tick.end(6)
-    assert isinstance(tick.begin(5), Begun)
-    assert isinstance(backfill_many(tick.store, [(tick.window(6), "order")], 5.0)[0], Claimed)
-    assert tick.begin(2) == Waits(tick.start(5))
-    ordered = WindowKey("tick", tick.start(6), sent_as="of the order")
-    assert tick.store.begin(ordered, "B", 30.0) == Waits(tick.start(5))
+    assert isinstance(tick.begin(5), r.Begun)
+    tick.order(6)
+    assert tick.begin(2) == r.Waits(nth(5))
+    ordered = WindowKey(ENTRY, nth(6), sent_as="of the order")
+    assert tick.store.begin(ordered, "B", 30.0) == r.Waits(nth(5))
     assert tick.due_after_end(5) == [6]
 
 
@@ -404,18 +353,18 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
     """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
     tick = Tick(redis_url, most=1)
     for number in (1, 2, 3):
-        slot = acquire_slot(tick.store, "reports", 1, tick.window(number), f"w{number}", 30.0)
+        slot = acquire_slot(tick.store, "reports", 1, window(number), f"w{number}", 30.0)
         tick.begin(number, no_slot="reports" if slot == Full() else "")
-    abandon_many(tick.store, [(tick.window(2), "order")])
+    abandon_many(tick.store, [(window(2), "order")])
     tick.raw.delete(tick.store.keys.of_limit("reports")["slots"])  # its lease is over
-    hurried, report = [], BeatReport(0.0, 0.0, 1, 0, "1")
+    hurried, report = [], r.BeatReport(0.0, 0.0, 1, 0, "1")
     part = Part(SimpleNamespace(store=tick.store, recovery=SimpleNamespace(hurry=lambda: hurried.append(True))))
 
     def sweep() -> Any:
-        found = tick.store.overdue("beat", datetime.now(timezone.utc), 100, requests=part.before_sweep(report))
+        found = tick.store.overdue("beat-1", datetime.now(timezone.utc), 100, requests=part.before_sweep(report))
         return part.after_sweep(found, found.replies)
 
-    assert (sweep(), hurried, sweep()) == ([], [True], [tick.window(3)])
+    assert (sweep(), hurried, sweep()) == ([], [True], [window(3)])
     tick.close()
 
 
@@ -424,25 +373,25 @@ def test_a_copy_of_what_waits(make: Any) -> None:
     tick = make(overlap="buffer_all")
     tick.begin(1)
     tick.begin(2)
-    assert tick.begin(2, "copy") == Waits(tick.start(1))
-    assert receive_many(tick.store, [(tick.window(2), 0, 30.0)]) == [Unchanged()], "its worker's death says nothing"
+    assert tick.begin(2, "copy") == r.Waits(nth(1))
+    assert receive_many(tick.store, [(window(2), 0, 30.0)]) == [r.Unchanged()], "its worker's death says nothing"
     assert tick.due_after_end(1) == [2]
     tick.publish(2)
-    assert receive_many(tick.store, [(tick.window(2), 0, 30.0)]) == [Confirmed()]
+    assert receive_many(tick.store, [(window(2), 0, 30.0)]) == [r.Confirmed()]
     fence = tick.begin(2).fence
-    tick.store.hand_over(tick.window(2), "w2", fence, 1, 0.0, 600.0)
-    assert isinstance(tick.begin(2, "copy", 0), Busy)
+    tick.store.hand_over(window(2), "w2", fence, 1, 0.0, 600.0)
+    assert isinstance(tick.begin(2, "copy", 0), r.Busy)
 
 
 def test_no_slot_and_buffer(make: Any) -> None:
     """A window without a slot of its limit has its turn and waits; the others of its entry wait for it."""
     tick = make(overlap="buffer_all")
-    assert tick.begin(1, no_slot="reports") == Waits(None)
-    assert tick.begin(2) == Waits(tick.start(1))
+    assert tick.begin(1, no_slot="reports") == r.Waits(None)
+    assert tick.begin(2) == r.Waits(nth(1))
     assert tick.due() == [], "it has its turn, and waits for a slot"
     assert tick.make_due(1)
     assert tick.due() == [1]
-    assert isinstance(tick.begin(1), Begun)
+    assert isinstance(tick.begin(1), r.Begun)
     assert not tick.make_due(1), "it runs"
     assert tick.due_after_end(1) == [2]
 
@@ -451,12 +400,12 @@ def test_what_waits_for_a_slot_keeps_the_turn_that_it_was_given(make: Any) -> No
     """Also where it is the last in line: a newer one that finds a slot waits for it."""
     tick = make(overlap="buffer_all")
     tick.begin(1)
-    assert tick.begin(2) == Waits(tick.start(1))
+    assert tick.begin(2) == r.Waits(nth(1))
     assert tick.due_after_end(1) == [2]
     tick.publish(2)
-    assert tick.begin(2, no_slot="reports") == Waits(None)
-    assert tick.begin(3) == Waits(tick.start(2))
-    assert isinstance(tick.begin(2), Begun)
+    assert tick.begin(2, no_slot="reports") == r.Waits(None)
+    assert tick.begin(3) == r.Waits(nth(2))
+    assert isinstance(tick.begin(2), r.Begun)
 
 
 def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> None:
@@ -466,7 +415,7 @@ def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> 
     assert tick.make_due(1)
     tick.publish(1)
     assert not tick.make_due(1)
-    assert tick.begin(1, no_slot="reports") == Waits(None), "it was consumed, and there is no slot"
+    assert tick.begin(1, no_slot="reports") == r.Waits(None), "it was consumed, and there is no slot"
     assert tick.make_due(1)
 
 
@@ -476,8 +425,8 @@ def test_what_gets_its_turn_in_the_same_step_isnt_passed_over(make: Any) -> None
     tick.begin(1)
     tick.begin(2)
     tick.die(1, seconds_ago=61)
-    assert tick.begin(3) == Waits(tick.start(2))
-    assert isinstance(tick.begin(2), Begun)
+    assert tick.begin(3) == r.Waits(nth(2))
+    assert isinstance(tick.begin(2), r.Begun)
     assert tick.due_after_end(2) == [1, 3]
 
 
@@ -487,8 +436,8 @@ def test_for_what_each_waits(make: Any) -> None:
     lookup = Lookup(tick.store)
 
     def waits() -> dict[int, int | str | None]:
-        seen = lookup.entry("tick", 20).windows
-        numbers = {tick.start(number): number for number in range(10)}
+        seen = lookup.entry(ENTRY, 20).windows
+        numbers = {nth(number): number for number in range(10)}
         return {
             numbers[each.start]: numbers[each.waits_for] if each.waits_for else each.limit
             for each in seen
@@ -501,7 +450,7 @@ def test_for_what_each_waits(make: Any) -> None:
     assert waits() == {2: 1, 3: 1}
     tick.end(1)
     assert waits() == {2: None, 3: 2}, "it is its turn"
-    assert tick.begin(2, no_slot="reports") == Waits(None)
+    assert tick.begin(2, no_slot="reports") == r.Waits(None)
     assert waits() == {2: "reports", 3: 2}
     tick.begin(2)
     assert waits() == {3: 2}
@@ -513,3 +462,70 @@ def test_for_what_each_waits(make: Any) -> None:
     assert waits() == {2: 3, 4: 3}
     tick.end(3)
     assert waits() == {2: None, 4: 2}, "it has begun before"
+
+
+def test_who_counts_as_running(make: Any) -> None:
+    """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
+    tick = make(of_task="skip")
+    tick.begin(1)
+    assert tick.begin(2) == r.Closed("skipped")
+    assert tick.begin(2) == r.Closed("skipped"), "its reply was lost"
+    tick.start = nth(1)
+    tick.hand_over("w1")
+    assert tick.begin(3) == r.Closed("skipped"), "its retry is to come"
+    tick.begin(1, retry=1)
+    tick.overdue(1)
+    assert tick.begin(4) == r.Closed("skipped"), "the first is overdue: it may be dead, and goes first"
+    tick.end(1, "failed", 60.0)
+    assert isinstance(tick.begin(5), r.Begun), "the first runs again in a minute"
+    assert tick.counts() == {"skipped": 3}
+
+
+def test_who_waits_and_who_comes_back(make: Any) -> None:
+    """One that died, or was ordered, waits instead. One that was out of contact isn't let in beside another."""
+    tick = make(of_task="skip")
+    tick.begin(1)
+    tick.die(1)
+    tick.raw.hdel(tick.entry_key, "running")  # an older version let the next one begin
+    assert isinstance(tick.begin(2), r.Begun)
+    tick.start = nth(1)
+    assert tick.renew("w1") == r.Stale()
+    tick.end(2)
+    tick.start = nth(1)
+    assert tick.renew("w1") == r.Renewed(), "nobody began since"
+    assert tick.begin(3) == r.Closed("skipped"), "it runs again, so it blocks again"
+    tick.end(1)
+    for number in (2, 3):
+        tick.order(number)
+    assert isinstance(tick.begin(2, "E"), r.Begun)
+    assert tick.begin(3, "F") == r.Waits(nth(2))
+    assert tick.confirm(revision=1) == r.Unchanged(), "it waits already: that copy is gone"
+    assert tick.counts() == {"done": 2, "skipped": 1}
+
+
+def test_who_has_begun_before_goes_first(make: Any) -> None:
+    """Dead, it keeps new ones back; where another runs, it waits, and is the next."""
+    tick = make(of_task="skip")
+    tick.begin(1)
+    tick.die(1)
+    assert tick.begin(2) == r.Closed("skipped")
+    tick.raw.hdel(tick.entry_key, "running")  # an older version lets new ones begin
+    assert isinstance(tick.begin(3), r.Begun)
+    assert tick.take(1) == r.Unchanged("waits")
+    assert tick.due() == []
+    assert tick.due_after_end(3) == [1]
+    assert tick.begin(4) == r.Closed("skipped"), "it waits, and is to go next"
+    assert isinstance(tick.take(1), r.Taken)
+    assert tick.begin(5) == r.Closed("skipped"), "its message is on its way"
+    assert tick.begin(1, "F").attempt == 2
+    assert tick.counts() == {"done": 1, "skipped": 3}
+
+
+@pytest.mark.parametrize("why", ["its limit is reached", "nobody takes it"])
+def test_who_cant_run_again_keeps_nobody_from_running(make: Any, why: str) -> None:
+    """No beat that lives takes it, or all its executions died: new ones go on."""
+    tick = make(of_task="skip", max_attempts=2)
+    for owner in ("A", "B") if why == "its limit is reached" else ("A",):
+        assert isinstance(tick.begin(1, owner), r.Begun)
+        tick.die(1, 61.0 if why == "nobody takes it" else 0.001)
+    assert isinstance(tick.begin(2), r.Begun)

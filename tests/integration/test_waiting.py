@@ -72,6 +72,35 @@ def test_what_waited_begins_soon(system: System) -> None:
     beat.stop()
 
 
+@pytest.mark.parametrize("by", ["app", "task", "entry"])
+@pytest.mark.long
+def test_skip(system: System, by: str) -> None:
+    """Of an entry's windows one runs at a time; those that come meanwhile are skipped, recorded, and the law holds."""
+    system.entries = {"tick": {**LONG, "args": [3.5]}}
+    system.settings = {"once_beat_lease": 30.0}  # nobody dies, and nobody is to be taken for dead
+    if by == "app":
+        system.settings["once_beat_overlap"] = "skip"
+    elif by == "task":
+        system.task = {"once_overlap": "skip"}
+        system.settings["once_beat_overlap"] = "allow"
+    else:
+        system.entries["tick"]["options"] = {"once": {"overlap": "skip"}}
+    worker, beat = system.worker(concurrency=3).wait_ready(), system.beat()
+    wait_until(lambda: system.outcomes().get("skipped", 0) >= 4, "windows are skipped", 60)
+    system.settle([beat])
+    outcomes = system.outcomes()
+    assert set(outcomes) == {"done", "skipped"}
+    times = sorted(
+        (event["mono"], event["kind"]) for event in system.ledger.read() if event["kind"] in {"start", "finish"}
+    )
+    running = 0
+    for _, kind in times:
+        running += 1 if kind == "start" else -1
+        assert running <= 1, times
+    assert "is skipped: another window of its entry" in worker.log
+    system.check_conservation()
+
+
 @pytest.mark.parametrize("point", ["worker.body", "worker.finished", "worker.begun", "worker.before_finish"])
 @pytest.mark.long
 def test_a_worker_that_dies(system: System, point: str) -> None:
