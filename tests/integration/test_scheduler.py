@@ -74,7 +74,7 @@ def schedulers(app: Celery) -> Iterator[Callable[[], OnceScheduler]]:
 
 def messages(url: str) -> int:
     with redis.Redis.from_url(url) as client:
-        return int(client.llen(QUEUE))  # type: ignore[arg-type]
+        return int(client.llen(QUEUE))
 
 
 def soon() -> datetime:
@@ -84,6 +84,18 @@ def soon() -> datetime:
 
 def tick_until(scheduler: OnceScheduler, done: Callable[[], object], what: str) -> None:
     wait_until(lambda: scheduler.tick() is not None and done(), what, 60, every=0.01)
+
+
+def hourly(app: Celery, *names: str, **options: Any) -> None:
+    """These entries are all, "tick" without any."""
+    entry = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": options}
+    app.conf.beat_schedule = dict.fromkeys(names or ["tick"], entry)
+
+
+def loaded(scheduler: OnceScheduler) -> Any:
+    """The entry "tick", once the store knows it."""
+    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")
+    return scheduler.entries.get("tick")
 
 
 def test_a_lazy_scheduler_does_no_io() -> None:
@@ -195,7 +207,7 @@ def test_hooks_are_called_in_order(schedulers: Callable[..., Any], caplog: pytes
     scheduler.away = True
     tick_until(scheduler, lambda: "published tests.tick tick False" in scheduler.heard, "a window is published")
     assert list(dict.fromkeys(scheduler.heard))[:3] == ["poll", "changed to ['tick']", "look, 1 unloaded"]
-    assert [record.action for record in caplog.records if "a node of it" in record.getMessage()] == ["store_away"]  # type: ignore[attr-defined]
+    assert [record.action for record in caplog.records if "a node of it" in record.getMessage()] == ["store_away"]
     scheduler.close()
     assert scheduler.heard[-1] == "close"
 
@@ -224,8 +236,8 @@ def test_what_comes_due_after_the_poll_is_for_the_next_tick(schedulers: Callable
             assert entry.cursor <= scheduler.began
 
 
-@pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
 @pytest.mark.parametrize("path", ["", "/0"])
+@pytest.mark.parametrize("scheme", ["sentinel", "redis+cluster"])
 def test_the_banner_shows_each_server_and_no_password(scheme: str, path: str) -> None:
     """Sentinels and a cluster's nodes are a list of URLs, each with a password of its own."""
     url = f"{scheme}://:secret1@one:1{path};{scheme}://me:secret2@two:2{path}"
@@ -326,12 +338,9 @@ def test_a_base_that_can_not_keep_last_run_at(redis_url, schedulers, caplog) -> 
 
 def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -> None:
     """What is published again doesn't wait once more."""
-    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"countdown": 30}}
-    app.conf.beat_schedule = {"tick": every}
+    hourly(app, countdown=30)
     scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    row = scheduler.entries.get("tick")
-    assert row is not None
+    row = loaded(scheduler)
     for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
         scheduler._publish([Job(row, start, 1, None, again=True)], steady())
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
@@ -341,8 +350,7 @@ def test_a_confirm_that_redis_does_not_take(app, redis_url, schedulers, start_re
     """What was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)
     app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=1.0)
-    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"anchor": soon()}}}
-    app.conf.beat_schedule = {"tick": every}
+    hourly(app, once={"anchor": soon()})
     ids: list[str] = []
 
     class Unlucky(OnceScheduler):
@@ -387,7 +395,7 @@ def test_a_sweep_finds_that_the_store_lost_all(app, redis_url, schedulers) -> No
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
     tick_until(scheduler, lambda: scheduler.store.account("tick"), "it is loaded again")
-    assert scheduler.store.account("tick").cursor == before.cursor  # type: ignore[union-attr]
+    assert scheduler.store.account("tick").cursor == before.cursor
 
 
 def test_a_closed_scheduler_ends_its_process(schedulers: Callable[[], OnceScheduler]) -> None:
@@ -438,7 +446,7 @@ def test_a_receiver_that_names_messages(app, redis_url, schedulers, protocol: in
     finally:
         before_task_publish.disconnect(name)
     with redis.Redis.from_url(redis_url) as client:
-        message: Any = json.loads(client.lindex(QUEUE, 0))  # type: ignore[arg-type]
+        message: Any = json.loads(client.lindex(QUEUE, 0))
     brought = message["headers"] if protocol == 2 else json.loads(base64.b64decode(message["body"]))
     assert brought["id"] == message["headers"]["once_id"] == message["properties"]["correlation_id"]
 
@@ -447,9 +455,7 @@ def test_a_receiver_that_names_messages(app, redis_url, schedulers, protocol: in
 def test_a_slow_broker(app: Celery, redis_url: str, schedulers: Callable[..., OnceScheduler]) -> None:
     """A tick publishes what it has time for. Untracked windows, which nobody else would send, go out in later ones."""
     app.conf.once_beat_publish_timeout = 1.0
-    options = {"once": {"anchor": soon(), "tracked": False}}
-    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": options}
-    app.conf.beat_schedule = {f"entry {number}": every for number in range(20)}
+    hourly(app, *(f"entry {number}" for number in range(20)), once={"anchor": soon(), "tracked": False})
     by_tick: list[int] = []
 
     class Slow(OnceScheduler):
@@ -469,8 +475,7 @@ def slow_beat(app, schedulers, start_redis, monkeypatch) -> Callable[[float], An
     server = start_redis(faketime=0)
     lease, passed = 4.0, [0.0]
     app.conf.update(once_beat_redis_url=server.url(), once_beat_claim_lease=lease, once_beat_publish_timeout=20.0)
-    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"anchor": soon()}}}
-    app.conf.beat_schedule = {f"entry {number}": every for number in range(4)}
+    hourly(app, *(f"entry {number}" for number in range(4)), once={"anchor": soon()})
     for module in ("claiming", "publishing", "scheduler"):
         monkeypatch.setattr(f"celery_once_beat.beat.{module}.steady", lambda: steady() + passed[0])
 
@@ -510,13 +515,9 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(start_redis, app, 
     """An untracked window, for which there was no time, is published though Redis has gone away meanwhile."""
     server = start_redis()
     app.conf.update(once_beat_redis_url=server.url())
-    every = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {"once": {"tracked": False}}}
-    app.conf.beat_schedule = {"tick": every}
+    hourly(app, once={"tracked": False})
     scheduler = schedulers()
-    tick_until(scheduler, lambda: not scheduler.entries.unloaded() and len(scheduler.entries), "it is loaded")
-    row = scheduler.entries.get("tick")
-    assert row is not None
-    assert row.next is not None
+    row = loaded(scheduler)
     scheduler._owed.append(Job(row, row.next, 0, None))
     server.kill()
     scheduler.recovery.hurry()
@@ -551,9 +552,7 @@ def test_a_task_that_sets_headers_of_its_own(app, redis_url, schedulers, caplog)
     app.conf.beat_schedule["tick"]["task"] = "tests.nested"
     tick_until(schedulers(), lambda: messages(redis_url) >= 2, "windows are published")
     for headers in queued(redis_url):
-        window = decode_headers(find_headers(headers))
-        assert window is not None
-        assert window.tracked
+        assert decode_headers(find_headers(headers)).tracked
         assert headers["tenant"] == "acme"
     assert not said(caplog, "entry_astray")
 
@@ -565,7 +564,6 @@ def test_a_task_that_sends_another_message(app, redis_url, schedulers, caplog) -
     scheduler = schedulers()
     tick_until(scheduler, lambda: messages(redis_url) >= 4, "windows are published")
     account = scheduler.store.account("tick")
-    assert account is not None
     assert not account.open
     assert account.counts == {"untracked": messages(redis_url)}
     assert balance("tick", schedule(0.1), account).even
@@ -573,25 +571,24 @@ def test_a_task_that_sends_another_message(app, redis_url, schedulers, caplog) -
     assert "'tick' is untracked from now on: no message with its task id went out" in record.getMessage()
 
 
+def published_by_hand(app: Celery, schedulers: Callable[[], OnceScheduler], *queue: str) -> tuple[Any, datetime]:
+    """A scheduler, and the start of a window that has no message, though the store has heard of one."""
+    app.conf.once_beat_start_timeout = 0.1
+    hourly(app)
+    scheduler = schedulers()
+    row = loaded(scheduler)
+    key = WindowKey("tick", row.next)
+    (claimed,) = scheduler.store.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
+    scheduler.store.confirm_many([Confirmation(key, claimed.revision, 1, 0.1, *queue)])
+    return scheduler, key.start
+
+
 def test_a_window_that_nobody_begins(app, redis_url, schedulers, caplog) -> None:
     """It is said once into which queue it goes and which task it sends; again only after a window has begun."""
-    app.conf.once_beat_start_timeout = 0.1
-    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
-    scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    once, row = scheduler.store, scheduler.entries.get("tick")
-    assert row is not None
-    key = WindowKey("tick", row.next)
-
-    def published_again(times: int) -> None:
-        before = messages(redis_url)
-        tick_until(scheduler, lambda: messages(redis_url) >= before + times, "it is published again")
-
-    assert row.cursor is not None
-    (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
-    once.consume("worker", name_broker(app.connection_for_read()), [QUEUE])
-    once.confirm_many([Confirmation(key, claimed.revision, 1, 0.1)])  # type: ignore[union-attr]
-    published_again(4)
+    scheduler, _ = published_by_hand(app, schedulers)
+    scheduler.store.consume("worker", name_broker(app.connection_for_read()), [QUEUE])
+    before = messages(redis_url)
+    tick_until(scheduler, lambda: messages(redis_url) >= before + 4, "it is published again")
     (record,) = said(caplog, "window_not_begun")
     assert f"the queue '{QUEUE}'" in record.getMessage()
     assert "the task 'tests.tick'" in record.getMessage()
@@ -602,24 +599,15 @@ def test_a_window_that_nobody_begins(app, redis_url, schedulers, caplog) -> None
 )
 def test_a_window_whose_queue_nobody_consumes(app, redis_url, schedulers, caplog, broker, queues) -> None:
     """It gets no copy, and that is said once, until a worker consumes its queue, or may do so for all that is known."""
-    app.conf.once_beat_start_timeout = 0.1
-    app.conf.beat_schedule["tick"] = {"task": "tests.tick", "schedule": timedelta(hours=1), "options": {}}
-    scheduler = schedulers()
-    tick_until(scheduler, lambda: scheduler.entries.get("tick").cursor, "the entry is loaded")  # type: ignore[union-attr]
-    once, row = scheduler.store, scheduler.entries.get("tick")
-    assert row is not None
-    assert row.cursor is not None
-    key = WindowKey("tick", row.next)
-    mine = name_broker(app.connection_for_read())
+    scheduler, start = published_by_hand(app, schedulers, QUEUE)
+    once, mine = scheduler.store, name_broker(app.connection_for_read())
     once.consume("elsewhere", mine, ["other"])
-    (claimed,) = once.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
-    once.confirm_many([Confirmation(key, claimed.revision, 1, 0.1, QUEUE)])  # type: ignore[union-attr]
-    before = once.account("tick").open[key.start]
+    before = once.account("tick").open[start]
     tick_until(scheduler, lambda: said(caplog, "window_not_begun"), "it is said")
     for _ in range(3):
         scheduler.recovery.hurry()
         scheduler.tick()
-    assert once.account("tick").open == {key.start: before}
+    assert once.account("tick").open == {start: before}
     assert not messages(redis_url)
     if queues is None:
         with redis.Redis.from_url(redis_url) as client:
