@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
-from functools import partial
+from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.features import FEATURES
@@ -17,6 +17,8 @@ from celery_once_beat.settings import WORKER_REPORTS
 from .kernel import EPOCH, FOREVER, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .actors import Beat, Worker
     from .episode import Episode, Plan
     from .kernel import Process
@@ -174,18 +176,17 @@ class Faults:
     # -- whom
 
     def _beats(self) -> list[Beat]:
-        return [
-            self.episode.beats[number]
-            for number in sorted(self.episode.beats)
-            if not self.episode.beats[number].process.dead
-        ]
+        return [beat for _, beat in sorted(self.episode.beats.items()) if not beat.process.dead]
 
     def _workers(self) -> list[Worker]:
-        return [
-            self.episode.workers[number]
-            for number in sorted(self.episode.workers)
-            if not self.episode.workers[number].dead
-        ]
+        return [worker for _, worker in sorted(self.episode.workers.items()) if not worker.dead]
+
+    def _in_bodies(self) -> Iterator[tuple[Worker, Process]]:
+        """Whose processes run a body, and don't stand still."""
+        for worker in self._workers():
+            for process in worker.processes:
+                if self.world.bodies.get(process) and not process.frozen:
+                    yield worker, process
 
     def _role_of(self, process: Process) -> str:
         return process.name.partition("-")[0].rstrip("0123456789")
@@ -198,13 +199,8 @@ class Faults:
         return actor.processes if actor.role == "worker" else [actor.process]
 
     def _actor_of(self, process: Process) -> Any:
-        for beat in self._beats():
-            if beat.process is process:
-                return beat
-        for worker in self._workers():
-            if process in worker.processes:
-                return worker
-        return None
+        there: list[Any] = [*self._beats(), *self._workers()]
+        return next((actor for actor in there if process in self._processes(actor)), None)
 
     # -- what is done to whom
 
@@ -215,6 +211,14 @@ class Faults:
             self.world.kill(process, noted=True)
         self._restart_later(actor)
 
+    def _kill_process(self, actor: Any, process: Process) -> None:
+        """A child alone, or all of whose main process this is."""
+        if process is actor.process:
+            self.kill(actor)
+        else:
+            self.episode.struck += 1
+            actor.kill_child(process)
+
     def _restart_later(self, actor: Any) -> None:
         """As a supervisor does."""
         draw = self.kernel.random
@@ -222,15 +226,12 @@ class Faults:
         self.kernel.call_at(self.kernel.now + round(delay * SECOND), lambda: self.restart(actor))
 
     def restart(self, actor: Any) -> None:
-        episode = self.episode
-        for number, beat in episode.beats.items():
-            if beat is actor:
-                episode.start_beat(number)
-                return
-        for number, worker in episode.workers.items():
-            if worker is actor:
-                episode.start_worker(number)
-                return
+        there: list[tuple[dict[int, Any], Any]] = [
+            (self.episode.beats, self.episode.start_beat), (self.episode.workers, self.episode.start_worker),
+        ]  # fmt: skip
+        for actors, start in there:
+            if (number := next((number for number, each in actors.items() if each is actor), None)) is not None:
+                start(number)
 
     def freeze(self, processes: list[Process], seconds: float, kind: str = "frozen") -> None:
         until = self.kernel.now + round(seconds * SECOND)
@@ -246,11 +247,7 @@ class Faults:
         if actor is None:
             return None
         if do == "kill":
-            if actor.role == "worker" and process is not actor.process:
-                self.episode.struck += 1
-                actor.kill_child(process)
-            else:
-                self.kill(actor)
+            self._kill_process(actor, process)
             return None
         if do == "freeze":
             self.freeze(self._processes(actor) if process is actor.process else [process], seconds)
@@ -299,12 +296,10 @@ class Faults:
 
     def _lease_end(self, fault: dict[str, Any]) -> None:
         """Freeze whoever runs a body, so that it wakes up when its lease ends."""
-        for worker in self._workers():
-            for process in worker.processes:
-                if self.world.bodies.get(process) and not process.frozen:
-                    lease = self.episode.plan.settings["lease"]
-                    self.freeze([process], max(lease + fault["by"], 0.01), "frozen until its lease ends")
-                    return
+        for _, process in self._in_bodies():
+            lease = self.episode.plan.settings["lease"]
+            self.freeze([process], max(lease + fault["by"], 0.01), "frozen until its lease ends")
+            return
 
     def _late_confirm(self, fault: dict[str, Any]) -> None:
         """A beat stands still between publish and confirm, until who began the window is dead for a lease."""
@@ -322,14 +317,11 @@ class Faults:
     def _two_deaths(self, fault: dict[str, Any]) -> None:
         """A worker stands still until another that took its window over is dead for a lease, too."""
         settings = self.episode.plan.settings
-        for worker in self._workers():
-            for process in worker.processes:
-                bodies = self.world.bodies.get(process)
-                if bodies and not process.frozen:
-                    seconds = 2 * settings["lease"] + 1.0 + settings["once"]["recovery_interval"] + fault["by"]
-                    self.freeze([process], seconds, "frozen until another is dead")
-                    self._kill_at_begin(next(iter(bodies.values())))
-                    return
+        for _, process in self._in_bodies():
+            seconds = 2 * settings["lease"] + 1.0 + settings["once"]["recovery_interval"] + fault["by"]
+            self.freeze([process], seconds, "frozen until another is dead")
+            self._kill_at_begin(next(iter(self.world.bodies[process].values())))
+            return
 
     def _late_renewal(self, fault: dict[str, Any]) -> None:
         """The answer to a renewal comes just in time, and no further one is heard: the lease is over by its request."""
@@ -372,11 +364,8 @@ class Faults:
             if window is not None and self.world.beginning != window:
                 return False, None
             actor = self._actor_of(process)
-            if actor is not None and process is not actor.process:
-                self.episode.struck += 1
-                actor.kill_child(process)
-            elif actor is not None:
-                self.kill(actor)
+            if actor is not None:
+                self._kill_process(actor, process)
             return True, None
 
         self.world.arm("at", "body begins", strike)
@@ -434,33 +423,23 @@ class Faults:
         # Another one takes its part, in a place of its own: this one's isn't free.
         self.kernel.call_at(self.kernel.now + SECOND, lambda: self.episode.start_spare(actor))
 
-    def _cut_store(self, fault: dict[str, Any]) -> None:
+    def _cut_off(self, what: str, fault: dict[str, Any]) -> None:
         actor = self._pick(fault)
         if actor:
-            self._cut(actor.process, "store", fault["for"], fault["how"])
+            self._cut(actor.process, what, fault["for"], fault["how"])
+            cut = self.world.cut_store if what == "store" else self.world.cut_broker
             for process in self._processes(actor)[1:]:
-                self.world.cut_store(process, self.kernel.now + round(fault["for"] * SECOND), fault["how"])
+                cut(process, self.kernel.now + round(fault["for"] * SECOND), fault["how"])
 
-    def _cut_broker(self, fault: dict[str, Any]) -> None:
-        actor = self._pick(fault)
-        if actor:
-            self._cut(actor.process, "broker", fault["for"], fault["how"])
-            for process in self._processes(actor)[1:]:
-                self.world.cut_broker(process, self.kernel.now + round(fault["for"] * SECOND), fault["how"])
-
-    def _store_away(self, fault: dict[str, Any]) -> None:
+    def _away(self, what: str, fault: dict[str, Any]) -> None:
         until = self.kernel.now + round(fault["for"] * SECOND)
-        told = until + (_PATIENCE["store"] if fault["how"] == "silent" else 0)
+        told = until + (_PATIENCE[what] if fault["how"] == "silent" else 0)
         self.world.slow(told, told + _BACKOFF)
-        self._struck("away", "store away", "server", until=told / SECOND)
-        self.world.store_away(until, fault["how"])
+        self._struck("away", f"{what} away", "server" if what == "store" else what, until=told / SECOND)
+        (self.world.store_away if what == "store" else self.world.broker_away)(until, fault["how"])
 
-    def _broker_away(self, fault: dict[str, Any]) -> None:
-        until = self.kernel.now + round(fault["for"] * SECOND)
-        told = until + (_PATIENCE["broker"] if fault["how"] == "silent" else 0)
-        self.world.slow(told, told + _BACKOFF)
-        self._struck("away", "broker away", "broker", until=told / SECOND)
-        self.world.broker_away(until, fault["how"])
+    _cut_store, _cut_broker = partialmethod(_cut_off, "store"), partialmethod(_cut_off, "broker")
+    _store_away, _broker_away = partialmethod(_away, "store"), partialmethod(_away, "broker")
 
     def _scripts(self, fault: dict[str, Any]) -> None:
         self.episode.struck += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ def shrunk(plan: Plan, fails: Callable[[Plan], bool], most: int = 400) -> Plan:
     best = plan
     while True:
         size = _size(best)
-        best = _fewer_faults(best, still)
-        best = _fewer_entries(best, still)
+        best = _with_faults(best, _fewer(best.faults, partial(_with_faults, best), still))
+        names = _fewer([*best.entries], partial(_with_entries, best), lambda plan: bool(plan.entries) and still(plan))
+        best = _with_entries(best, names)
         best = _less_time(best, still)
         best = _plainer(best, still)
         if _size(best) == size:
@@ -42,35 +44,27 @@ def _with(plan: Plan, **changes: Any) -> Plan:
     return smaller
 
 
-def _fewer_faults(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
-    step = max(len(plan.faults) // 2, 1)
+def _with_faults(plan: Plan, faults: list[Any]) -> Plan:
+    return _with(plan, faults=faults)
+
+
+def _with_entries(plan: Plan, names: list[str]) -> Plan:
+    return _with(plan, entries={name: plan.entries[name] for name in names})
+
+
+def _fewer(items: list[Any], made: Callable[[list[Any]], Plan], still: Callable[[Plan], bool]) -> list[Any]:
+    """Fewer of these, so that what is made of the rest fails still."""
+    step = max(len(items) // 2, 1)
     while step:
         position = 0
-        while position < len(plan.faults):
-            faults = plan.faults[:position] + plan.faults[position + step :]
-            smaller = _with(plan, faults=faults)
-            if still(smaller):
-                plan = smaller
+        while position < len(items):
+            fewer = items[:position] + items[position + step :]
+            if still(made(fewer)):
+                items = fewer
             else:
                 position += step
         step //= 2
-    return plan
-
-
-def _fewer_entries(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
-    step = max(len(plan.entries) // 2, 1)
-    while step:
-        position = 0
-        while position < len(plan.entries):
-            names = list(plan.entries)
-            gone = names[position : position + step]
-            smaller = _with(plan, entries={name: plan.entries[name] for name in names if name not in gone})
-            if smaller.entries and still(smaller):
-                plan = smaller
-            else:
-                position += step
-        step //= 2
-    return plan
+    return items
 
 
 def _less_time(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
