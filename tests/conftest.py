@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import figures
 import short
-from chaos.report import machine
 from deliveries import Worker, without_receivers, workers
 from ledger import Ledger
 from needs import BARE, IN_CI, bare_path, extra_of, find, left_out, missing
+from pages import machine
 from preloaded import Preloaded
 from processes import Processes, environ, processes
 from servers import (

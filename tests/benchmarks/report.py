@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.stretches import KINDS
-from chaos.report import machine
+from pages import machine, table
 
 Figures = Mapping[str, Mapping[str, float]]
 Value = Callable[[Figures], list[float]]
@@ -43,9 +42,8 @@ PACKAGES = ("celery-redbeat", "django-celery-beat", "celery-once", "celery-singl
 
 def about(rounds: int, server: str) -> dict[str, str]:
     """Where, when and with what it was measured."""
-    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return {
-        "machine": f"{machine()}, {server}, {packages}",
+        "machine": f"{machine(*PACKAGES)}, {server}",
         "how": f"`make bench`, medians of {rounds} rounds; what takes long, once",
     }
 
@@ -87,7 +85,7 @@ def _costs(f: Figures) -> str:
         "the store, a window from claim to finish": f["history"]["server"],
         "a worker, what begin and finish add to a task (solo)": f["worker solo"]["windows more cpu"],
     }  # fmt: skip
-    return _table(
+    return table(
         ["", "µs", "a second, on one core"],
         [[what, f"{cost:,.0f}", f"{_two_digits(1e6 / cost):,}"] for what, cost in costs.items()],
     )
@@ -100,7 +98,7 @@ def _felt(f: Figures) -> str:
         found = f.get(f"felt {beats[0]} {beats[1]} {count}")
         return "; ".join(f"{found[key]:.2f}" for key in ("p50", "p99", "last")) if found else ""
 
-    return _table(
+    return table(
         ["seconds from due to the body: half, 99 %, all", *(f"{count:,}" for count in FELT)],
         [[label, *(cell(beats, count) for count in FELT)] for beats, label in FEELERS.items()],
     )
@@ -299,13 +297,13 @@ def _page(found: Mapping[str, Any], table: str) -> str:
             "have equally many headers, and windows are claimed before; no beat runs. µs a task, and of the CPU of the "
             "process that runs it; solo runs everything in one process, prefork receives messages in another."
         ),
-        *(part for which, title in WORKERS.items() for part in (f"{title}:", _table(*_workers(f, which)))),
+        *(part for which, title in WORKERS.items() for part in (f"{title}:", table(*_workers(f, which)))),
         (
             f"Begin and finish, one after the other in one process: {f['calls']['each']:.0f} µs, "
             f"{f['calls']['cpu']:.0f} µs of its CPU."
         ),
         "## What it costs Redis",
-        _table(
+        table(
             ["", "bytes an entry"],
             [
                 ["celery-once-beat, at rest", _cell(f, "memory once", "bytes")],
@@ -351,11 +349,11 @@ def _each(f: Figures, head: str, names: Sequence[str | int], cells: str) -> str:
 
     columns = [column.split() for column in cells.split("; ")]
     rows = [[PEERS.get(str(name)) or f"{name:,}", *(cell(name, *column) for column in columns)] for name in names]
-    return _table(head.split(" | "), rows)
+    return table(head.split(" | "), rows)
 
 
 def _bursts(f: Figures, key: str) -> str:
-    return _table(
+    return table(
         ["", *(f"{count:,}" for count in COUNTS)],
         [[label, *(_cell(f, f"burst {subject} {count}", key) for count in COUNTS)] for subject, label in PEERS.items()],
     )
@@ -363,8 +361,3 @@ def _bursts(f: Figures, key: str) -> str:
 
 def _cell(f: Figures, what: str, key: str) -> str:
     return f"{f[what][key]:,.0f}" if what in f else ""
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

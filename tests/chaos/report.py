@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from collections import Counter
-from collections.abc import Iterable
-from datetime import datetime, timezone
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chaos.brokers import version_of
 from chaos.checker import Verdict
 from chaos.entries import LEASE
+from pages import machine, table, write
 
 if TYPE_CHECKING:
     from chaos.havoc import Havoc
 
 
-def machine() -> str:
-    """Where and with what something was measured."""
-    packages = ", ".join(f"{name} {version(name)}" for name in ("celery", "kombu", "redis"))
-    return (
-        f"{datetime.now(timezone.utc):%Y-%m-%d}, {os.cpu_count()} cores, {platform.system()}, "
-        f"Python {platform.python_version()}, {packages}"
-    )
-
-
 def write_report(folder: str | None, verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there, with RabbitMQ to ``chaos-rabbitmq.md``."""
     name = "chaos.md" if havoc.cast.broker.kind == "redis" else f"chaos-{havoc.cast.broker.kind}.md"
-    _write(_text(verdict, havoc, seed, minutes, every), folder, name)
-
-
-def _write(text: str, folder: str | None, name: str) -> None:
-    print(text)
-    if folder:
-        path = Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(folder, name, _text(verdict, havoc, seed, minutes, every))
 
 
 def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> str:
@@ -72,25 +49,5 @@ def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: floa
     )
     title = "Chaos" if broker.kind == "redis" else "Chaos with RabbitMQ"
     command = f"make chaos MINUTES={minutes:g} SEED={seed} EVERY={every:g} BROKER={broker.kind}"
-    return _page(title, command, about, rows, havoc.counts)
-
-
-def _page(title: str, command: str, about: str, rows: list[tuple[str, Any]], faults: Counter[str]) -> str:
-    return "\n".join(
-        [
-            f"# {title}",
-            "",
-            f"`{command}`, {machine()}.",
-            "",
-            about,
-            "",
-            *_table("what", rows),
-            *_table("fault", sorted(faults.items()), "times"),
-        ]
-    )
-
-
-def _table(left: str, rows: Iterable[tuple[str, Any]], right: str = "") -> list[str]:
-    """Its lines, and an empty one."""
-    heads = [f"| {left} | {right} |".replace("|  |", "| |"), "| --- | ---: |"]
-    return [*heads, *(f"| {what} | {value} |" for what, value in rows), ""]
+    page = [f"# {title}", f"`{command}`, {machine()}.", about, table(["what", ""], rows)]
+    return "\n\n".join([*page, table(["fault", "times"], sorted(havoc.counts.items()))]) + "\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import re
 import signal
 import time
@@ -13,14 +12,13 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from celery import Celery
 from databases import Base
+from pages import machine, table
 from processes import Proc, wait_until
 from system import System
 
@@ -174,40 +172,31 @@ class Proof:
 
     def text(self) -> str:
         """The tables, and where they were measured."""
-        strikes = ("kill", "kill worker", "freeze")
-        points = list(dict.fromkeys(point for point, _ in self.struck))
-        rows = [
-            f"| {point} | {' | '.join(str(self.struck[point, strike]) for strike in strikes)} |"
-            for point in sorted(points, key=_order)
+        strikes = {"process killed": "kill", "worker killed": "kill worker", "frozen for 2.5 s": "freeze"}
+        points = sorted({point for point, _ in self.struck}, key=_order)
+        rows = [[point, *(self.struck[point, strike] for strike in strikes.values())] for point in points]
+        head = [
+            "",
+            "windows or calls",
+            "executions",
+            "refused by `record`",
+            "**rows once**",
+            "no row",
+            "two rows or more",
         ]
         found = [
-            f"| {of.kind} | {len(of.rows)} | {of.executions} | {of.refused} "
-            f"| {of.once} | {len(of.missing)} | {len(of.doubled)} |"
+            [of.kind, len(of.rows), of.executions, of.refused, of.once, len(of.missing), len(of.doubled)]
             for of in self.verdicts()
         ]
-        return "\n".join(
-            [
-                f"{self.struck.total()} executions were struck, of all three kinds. {self._where()}.\n",
-                "| | windows or calls | executions | refused by `record` | **rows once** | no row | two rows or more |",
-                "| --- | --: | --: | --: | --: | --: | --: |",
-                *found,
-                "",
-                "| struck | process killed | worker killed | frozen for 2.5 s |",
-                "| --- | --: | --: | --: |",
-                *rows,
-                "",
-            ]
-        )
+        about = f"{self.struck.total()} executions were struck, of all three kinds. {self._where()}."
+        return "\n\n".join([about, table(head, found), table(["struck", *strikes], rows)]) + "\n"
 
     def _where(self) -> str:
-        names = ("celery", "kombu", "redis", "SQLAlchemy", "psycopg")
-        packages = ", ".join(f"{name} {version(name)}" for name in names)
         with self.base.engine.connect() as connection:
             server = str(connection.execute(sa.text("SHOW server_version")).scalar()).split()[0]
         return (
-            f"{datetime.now(timezone.utc):%Y-%m-%d}, `make effects`: two workers of four processes, leases of "
-            f"{LEASE:g} s; PostgreSQL {server}, {os.cpu_count()} cores, {platform.system()}, "
-            f"Python {platform.python_version()}, {packages}"
+            f"{machine('SQLAlchemy', 'psycopg')}, PostgreSQL {server}, `make effects`: two workers of four processes, "
+            f"leases of {LEASE:g} s"
         )
 
 

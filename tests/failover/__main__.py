@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import platform
 import random
 import statistics
 import subprocess
@@ -17,12 +15,11 @@ import tempfile
 import textwrap
 import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 
 from failover.topology import KINDS
 from failover.trial import MOMENTS, Figures, Trial
+from pages import machine, row, table
 from processes import Processes
 from servers import find_servers
 
@@ -53,32 +50,27 @@ def broken(figures: Figures) -> list[str]:
     return found
 
 
-HEAD = (
-    "| killed during | Redis | wait_replicas | kills | windows | claims | uncertain | acted on without leave "
-    "| claimed twice | by so many kills | finished twice | lost | law uneven "
-    "| claims went on after (s): median | max |\n"
-    "| --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
-)
+HEAD = [
+    "killed during", "Redis", "wait_replicas", "kills", "windows", "claims", "uncertain", "acted on without leave",
+    "claimed twice", "by so many kills", "finished twice", "lost", "law uneven",
+    "claims went on after (s): median", "max",
+]  # fmt: skip
 
 
-def row(figures: Figures) -> str:
+def cells(figures: Figures) -> list[object]:
     f = figures
     found = (f.uncertain, f.acted_on, f.claimed_twice, f.kills_that_doubled, f.finished_twice, f.lost, f.uneven)
     seconds = (f"{statistics.median(f.seconds):.1f}", f"{max(f.seconds):.1f}")
-    cells = (f.moment, f.topology, f.wait_replicas, f.kills, f.windows, f.claims, *found, *seconds)
-    return "| " + " | ".join(map(str, cells)) + " |"
+    return [f.moment, f.topology, f.wait_replicas, f.kills, f.windows, f.claims, *found, *seconds]
 
 
 def report(results: list[Figures], kills: int, seed: int) -> str:
     binary = find_servers()["valkey"]
     server = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split(" sha")[0]
-    versions = ", ".join(f"{name} {version(name)}" for name in ("redis", "celery", "kombu", "celery-once-beat"))
-    rows = "\n".join(row(figures) for figures in results)
     said = sum(figures.said_away for figures in results if figures.moment == "executions")
     killed = sum(figures.kills for figures in results if figures.moment == "executions")
     about = (
-        f"{datetime.now(timezone.utc):%Y-%m-%d}, `make failover KILLS={kills} SEED={seed}`: {server}; {versions}; "
-        f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores. Sentinel: three "
+        f"`make failover KILLS={kills} SEED={seed}`, {machine('celery-once-beat')}: {server}. Sentinel: three "
         "sentinels, a master, a replica. Cluster: three masters, each with a replica. All are real processes, a "
         "master is dead for the others after 1.5 s of silence, and what was killed comes back empty, as a replica of "
         "the new master."
@@ -87,8 +79,7 @@ def report(results: list[Figures], kills: int, seed: int) -> str:
 
 {textwrap.fill(about, 118)}
 
-{HEAD}
-{rows}
+{table(HEAD, map(cells, results), 2)}
 
 - *claims*: three processes claim windows of 30 entries in bursts through the store, two execute them. *attaching*: the
   same, and the master dies while its replica, cut off, still copies it. *executions*: two beats, two workers with
@@ -113,7 +104,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=ROOT / "docs/reports/failover.md")
     given = parser.parse_args()
     seed = given.seed or random.SystemRandom().randrange(1, 10**6)
-    print(f"seed {seed}, {given.kills} kills of each of {len(CASES)} kinds\n\n{HEAD}", flush=True)
+    print(f"seed {seed}, {given.kills} kills of each of {len(CASES)} kinds\n\n{table(HEAD, [], 2)}", flush=True)
     results: dict[int, Figures] = {}
     failed = False
     with ProcessPoolExecutor(given.jobs) as pool:
@@ -126,7 +117,7 @@ def main() -> int:
                 failed = True
                 print(f"{case}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
                 continue
-            print(row(figures), *broken(figures), flush=True)
+            print(row(cells(figures)), *broken(figures), flush=True)
             failed |= bool(broken(figures))
     if len(results) == len(CASES):
         given.report.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import pytest
 from leaks.load import PATIENCE, Load
 from leaks.report import report
 from leaks.usage import Sample, slope
+from pages import write
 from processes import Processes, wait_until
 from servers import RedisServer
 
@@ -58,13 +59,8 @@ def test_windows_leave_nothing_behind(
     after, _ = load.at_rest()
     grown = growth(samples)
     most = limit(windows // 2)
-    text = report(windows, before, samples, after, grown, most, server)
-    print(text)
-    folder = request.config.getoption("report")
-    if folder:
-        path = Path(folder, "leaks.md")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write(request.config.getoption("report"), "leaks.md",
+          report(windows, before, samples, after, grown, most, server))  # fmt: skip
     assert load.outcomes() <= {"done", "missed"}
     assert max(grown.values()) < most, grown
     # Where the machine is slow a window is published again, and then beat starts the one thread that asks for results.
