@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
+from operator import methodcaller
 from typing import Any
 
 import redis
@@ -169,7 +170,10 @@ class Stage:
 
     def reach(self, state: str) -> None:
         """Bring the window into one of the :data:`STATES`."""
-        STATES[state](self)
+        before, step = _STEPS[state]
+        if before:
+            self.reach(before)
+        assert step(self) is not False, state
 
     # -- what passes by itself
 
@@ -273,138 +277,53 @@ class Stage:
         return balance(ENTRY, EVERY_MINUTE, self.store.account(ENTRY)).even
 
 
-def _unseen(stage: Stage) -> None:
-    pass
+def _overdue_take(stage: Stage, consumed: Iterable[str] | None = (QUEUE, "other")) -> Any:
+    stage.overdue()
+    return stage.take(consumed=consumed)
 
 
-def _claimed(stage: Stage) -> None:
-    assert isinstance(stage.claim(), r.Claimed)
-
-
-def _published(stage: Stage) -> None:
-    _claimed(stage)
-    assert stage.confirm() == r.Confirmed()
-
-
-def _running(stage: Stage) -> None:
-    _published(stage)
-    assert isinstance(stage.begin("A"), r.Begun)
-
-
-def _died(stage: Stage) -> None:
-    _running(stage)
-    stage.lapse()
-
-
-def _taken(stage: Stage) -> None:
-    _died(stage)
-    stage.recover()
-
-
-def _followed(stage: Stage) -> None:
-    _taken(stage)
-    assert isinstance(stage.begin("B"), r.Begun)
-
-
-def _waiting(stage: Stage) -> None:
-    _running(stage)
-    assert stage.hand_over("A", 1) == r.HandedOver()
-
-
-def _due_again(stage: Stage) -> None:
-    _waiting(stage)
-    stage.lapse()
-
-
-def _again(stage: Stage) -> None:
-    _running(stage)
-    assert stage.finish("A", "failed", DELAY) == r.Again()
-
-
-def _again_taken(stage: Stage) -> None:
-    _again(stage)
-    stage.recover()
-
-
-def _closed(stage: Stage) -> None:
-    _running(stage)
-    assert stage.finish("A") == r.Finished()
-
-
-def _closed_long_ago(stage: Stage) -> None:
-    _closed(stage)
-    stage.lapse()
-
-
-def _ahead(stage: Stage) -> None:
-    assert isinstance(stage.begin("A"), r.Begun)
-
-
-def _before(stage: Stage) -> None:
-    stage.start = T0 - MINUTE
-
-
-def _lost(stage: Stage) -> None:
-    _running(stage)
-    stage.raw.flushall()
-
-
-def _met_done(stage: Stage) -> None:
-    _published(stage)
-    stage.raw.set(stage.run_key, "done:done:A", px=600_000)
-
-
-def _waits_turn(stage: Stage) -> None:
+def _wait_for_turn(stage: Stage) -> bool:
     stage.load(overlap="buffer_all")
-    _published(stage)
+    stage.reach("published")
     other = WindowKey(ENTRY, nth(2))
     request = r.ClaimRequest(other, nth(1), MARK)
     assert isinstance(stage.store.claim_many("beat-1", [request])[0], r.Claimed)
     begun = stage.store.begin(other, "H", LEASE)
     assert isinstance(begun, r.Begun)
     stage.fences["H"] = begun.fence
-    assert stage.begin("A") == r.Waits(other.start)
+    return stage.begin("A") == r.Waits(other.start)
 
 
-def _its_turn(stage: Stage) -> None:
-    _waits_turn(stage)
-    ended = stage.store.finish(Ending(WindowKey(ENTRY, nth(2)), "H", stage.fences["H"], "done"))
-    assert ended == r.Finished()
+def _end_other(stage: Stage) -> bool:
+    return stage.store.finish(Ending(WindowKey(ENTRY, nth(2)), "H", stage.fences["H"], "done")) == r.Finished()
 
 
-def _waits_slot(stage: Stage) -> None:
-    _published(stage)
-    assert stage.store.begin(stage.window, "A", LEASE, no_slot="reports") == r.Waits(None)
-
-
-STATES: dict[str, Callable[[Stage], None]] = {
-    "unseen": _unseen,
-    "claimed": _claimed,
-    "published": _published,
-    "running": _running,  # by A
-    "died": _died,  # begun by A; its lease ran out
-    "taken": _taken,  # begun by A; its lease ran out, and beat-2 published it again
-    "followed": _followed,  # as before, and B runs it now
-    "waiting": _waiting,  # A handed it over to retry 1
-    "due again": _due_again,  # as before, and the wait is over
-    "again": _again,  # A failed; it is to run again later
-    "again, taken": _again_taken,  # as before, and beat-2 published it again
-    "closed": _closed,  # done by A
-    "long closed": _closed_long_ago,  # as before, and the done marker is gone
-    "ahead": _ahead,  # the cursor hasn't come to it, yet A runs it: the store lost its last writes
-    "before": _before,  # at or before the cursor that the entry was born with
-    "lost": _lost,  # A ran it when the store lost everything
-    "waits turn": _waits_turn,  # it waits for H, which runs the entry's next window
-    "its turn": _its_turn,  # as before, and H has ended: it is overdue
-    "waits slot": _waits_slot,  # its limit has no slot for it
-    "met done": _met_done,  # open, though its run key says done
-}
-
-
-def _overdue_take(stage: Stage, consumed: Iterable[str] | None = (QUEUE, "other")) -> Any:
-    stage.overdue()
-    return stage.take(consumed=consumed)
-
+#: Of each state the one before it, and the step to it; a step that isn't made says False.
+_STEPS: dict[str, tuple[str, Callable[[Stage], Any]]] = {
+    "unseen": ("", lambda s: None),
+    "claimed": ("", lambda s: isinstance(s.claim(), r.Claimed)),
+    "published": ("claimed", lambda s: s.confirm() == r.Confirmed()),
+    "running": ("published", lambda s: isinstance(s.begin("A"), r.Begun)),  # by A
+    "died": ("running", Stage.lapse),  # begun by A; its lease ran out
+    "taken": ("died", lambda s: isinstance(_overdue_take(s, None), r.Taken)),  # as before; beat-2 published it again
+    "followed": ("taken", lambda s: isinstance(s.begin("B"), r.Begun)),  # as before, and B runs it now
+    "waiting": ("running", lambda s: s.hand_over("A", 1) == r.HandedOver()),  # A handed it over to retry 1
+    "due again": ("waiting", Stage.lapse),  # as before, and the wait is over
+    "again": ("running", lambda s: s.finish("A", "failed", DELAY) == r.Again()),  # A failed; it is to run again later
+    "again, taken": ("again", lambda s: isinstance(_overdue_take(s, None), r.Taken)),  # as before, published by beat-2
+    "closed": ("running", lambda s: s.finish("A") == r.Finished()),  # done by A
+    "long closed": ("closed", Stage.lapse),  # as before, and the done marker is gone
+    "ahead": ("", lambda s: isinstance(s.begin("A"), r.Begun)),  # the cursor is behind: the store lost its last writes
+    "before": ("", lambda s: setattr(s, "start", T0 - MINUTE)),  # at or before the cursor that the entry was born with
+    "lost": ("running", lambda s: s.raw.flushall()),  # A ran it when the store lost everything
+    "waits turn": ("", _wait_for_turn),  # it waits for H, which runs the entry's next window
+    "its turn": ("waits turn", _end_other),  # as before, and H has ended: it is overdue
+    "waits slot": (  # its limit has no slot for it
+        "published", lambda s: s.store.begin(s.window, "A", LEASE, no_slot="reports") == r.Waits(None)
+    ),
+    "met done": ("published", lambda s: s.raw.set(s.run_key, "done:done:A", px=600_000)),  # open, though it says done
+}  # fmt: skip
+STATES: dict[str, Callable[[Stage], None]] = {state: methodcaller("reach", state) for state in _STEPS}
 
 VERBS: dict[str, Callable[[Stage], Any]] = {
     "claim": lambda s: s.claim("beat-1"),
