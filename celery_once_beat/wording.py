@@ -135,6 +135,16 @@ def span(seconds: float) -> str:
     return f"{sign}{whole // _DAY} d {whole % _DAY // _HOUR} h"
 
 
+def age(seconds: float) -> str:
+    """Write for how long something has lasted, in whole minutes from a minute on: ``12 s``, ``47 min``, ``2 h 5 min``.
+
+    So it doesn't change each second where people look.
+    """
+    if seconds < _MINUTE:
+        return f"{max(seconds, 0.0):.0f} s"
+    return f"{int(seconds) // _MINUTE} min" if seconds < _HOUR else span(seconds)
+
+
 def read_span(given: object) -> timedelta | None:
     """Read a span of time: seconds, a timedelta, or a text as people write it, ``90s``, ``1 min``, ``2h``.
 

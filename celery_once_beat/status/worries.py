@@ -16,7 +16,7 @@ from celery_once_beat.lookup import EntrySeen, Overview, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import EntryAccount
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import printable, short, shown, span
+from celery_once_beat.wording import age, printable, short, shown, span
 
 from . import judgements
 from .actors import BeatStatus, StuckQueue, WorkerStatus, in_seconds
@@ -247,21 +247,23 @@ def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
         yield judgements.OVERDUE, f"{len(overdue)} overdue"
     for window in look.silent[:1]:
         unheard = max(_unheard(each, listed, now) for each in look.silent)
-        yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_span(unheard)}, on {_worker(window)}"
+        yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_age(unheard)}, on {_worker(window)}"
     if look.hung:
         window = max(look.hung, key=lambda each: running_for(each, now))
         longest = judgements.longest_run(listed.seen.records)
         compared = (
-            "too few before are done to compare" if longest is None else f"the longest before took {_span(longest)}"
+            "too few before are done to compare"
+            if longest is None
+            else f"the longest before took {span(longest.total_seconds())}"
         )
-        running = f"{len(look.hung)} running for {_span(running_for(window, now))} on {_worker(window)}"
+        running = f"{len(look.hung)} running for {_age(running_for(window, now))} on {_worker(window)}"
         yield judgements.HUNG, f"{running}, {compared}"
     if look.late:
         first = look.late[0]
         yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"
     if look.stuck:
         since = min(window.open.claimed for window in look.stuck if window.open)
-        words = f"{len(look.stuck)} published, and begun by no worker for {_span(now - since)}"
+        words = f"{len(look.stuck)} published, and begun by no worker for {_age(now - since)}"
         window = min(look.stuck, key=scene.is_consumed)
         queue = scene.queues.get(window.open.queue or "") if window.open else None
         judgement = judgements.STUCK if scene.is_consumed(window) else judgements.UNCONSUMED
@@ -274,15 +276,15 @@ def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
         if newest or any(each.begun is None and each.claimed < at for each in account.open.values()):
             limited = listed.entry is not None and listed.entry.policy.limit is not None
             what = f"the task {shown(listed.task)}" + (", or its limit" if limited else "")
-            yield judgements.UNKNOWN_TASK, f"{short(worker)} doesn't know {what}: deploy workers first"
+            yield judgements.UNKNOWN_TASK, f"the worker {short(worker)} doesn't know {what}: deploy workers first"
 
 
 def _worker(window: WindowSeen) -> str:
     return short(host_of(window.open.owner)) if window.open else "?"
 
 
-def _span(duration: timedelta) -> str:
-    return span(duration.total_seconds())
+def _age(duration: timedelta) -> str:
+    return age(duration.total_seconds())
 
 
 def is_stopped(account: EntryAccount) -> bool:
@@ -297,7 +299,7 @@ def paused_words(account: EntryAccount, now: datetime) -> str:
     """
     if not account.paused:
         return ""
-    since = f" {span(max((now - account.paused_at).total_seconds(), 0.0))} ago" if account.paused_at else ""
+    since = f" {_age(now - account.paused_at)} ago" if account.paused_at else ""
     by = f" by {account.paused_by}" if account.paused_by else ""
     note = f": {account.paused_for}" if account.paused_for else ""
     return f"paused{since}{by}{note}"
