@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 import socket
-import uuid
 from functools import cache
 
 #: Most characters of a host's name; Linux allows no more.
@@ -42,7 +40,7 @@ def worker_name(worker: str | None) -> str:
 
 def delivery_name(worker: str | None) -> str:
     """Return a new name for one delivery of a message to ``worker``; redelivery and retry reuse a task id."""
-    return f"{worker_name(worker)}:{_random(12)}"
+    return f"{_as_part(worker or '?', _MOST_WORKER)}:{os.urandom(6).hex()}"  # for each message: no calls
 
 
 def execution_name(delivery: str) -> str:
@@ -50,7 +48,7 @@ def execution_name(delivery: str) -> str:
 
     A pool gives a delivery to a second child if the first dies before the pool knows that it had it.
     """
-    return f"{delivery}:{_random(4)}"
+    return f"{delivery}:{os.urandom(2).hex()}"
 
 
 def host_of(name: str) -> str:
@@ -71,7 +69,8 @@ def digest(text: str, size: int = 8) -> bytes:
 def uuid_of(text: str) -> str:
     """Return a UUID made of ``text``: of version 8, RFC 9562, since version 5 needs SHA-1."""
     number = int.from_bytes(digest(text, 16), "big")
-    return str(uuid.UUID(int=number & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0x2 << 62))
+    digits = f"{number & ~(0xF << 76) & ~(0x3 << 62) | 0x8 << 76 | 0x2 << 62:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _process() -> str:
@@ -79,7 +78,7 @@ def _process() -> str:
 
 
 def _random(digits: int) -> str:
-    return secrets.token_hex(digits // 2)
+    return os.urandom(digits // 2).hex()
 
 
 @cache  # a process uses one or two

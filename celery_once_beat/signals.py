@@ -37,6 +37,8 @@ _arguments = ["window"]
 class _Signal(Signal):
     def send(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
         """As Celery's, which lets a receiver's sys.exit() end the process."""
+        if not self.receivers:
+            return []
         try:
             sent: list[tuple[Any, Any]] = super().send(sender, **named)
         except SystemExit as exc:

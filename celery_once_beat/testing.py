@@ -141,7 +141,8 @@ class _Requests:
         self._execution = execution
 
     def push(self, request: Any) -> None:
-        notes_of(request).execution = self._execution
+        notes = notes_of(request)
+        notes.execution, notes.context = self._execution, self._execution.window._context
         self.behind.push(request)
 
     def __len__(self) -> int:

@@ -115,6 +115,7 @@ def parts(kind: str) -> list[Any]:
     return [import_module(name) for name in found if find_spec(name) is not None]
 
 
-def hooks(kind: str, name: str) -> list[Any]:
+@cache
+def hooks(kind: str, name: str) -> tuple[Any, ...]:
     """Return what features have by this name in those modules."""
-    return [getattr(module, name) for module in parts(kind) if hasattr(module, name)]
+    return tuple(getattr(module, name) for module in parts(kind) if hasattr(module, name))

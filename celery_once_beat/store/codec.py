@@ -159,7 +159,10 @@ def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
 def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.Stale:
     if isinstance(reply, list):
         return model.Again(whole(reply[1]) / 1000)
-    return model.Finished() if reply == "finished" else model.Stale()
+    return _FINISHED if reply == "finished" else model.Stale()
+
+
+_FINISHED = model.Finished()  # each window's end, mostly
 
 
 def read_close(reply: list[Any]) -> model.ConfirmReply:

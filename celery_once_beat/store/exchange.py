@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from redis import exceptions
@@ -47,14 +48,9 @@ class Command:
     key: str
 
 
-class Reply(NamedTuple):
-    """What came back for one command."""
-
-    #: The server's answer; an exception if it refused the command or didn't answer.
-    value: Any
-    #: The server's answer to the last command of the pipeline.
-    last: Any = None
-    answered: bool = True
+#: What came back for one command: the server's answer, an exception if it refused the command or didn't answer; its
+#: answer to the last command of the pipeline; and whether it answered.
+Reply = tuple[Any, Any, bool]
 
 
 class Nodes:
@@ -77,17 +73,18 @@ class Nodes:
         Each of these pipelines begins with ``load`` and ends with ``last``. Raises what the client raises if no
         server answered; where one of several didn't, that stands in the place of its replies.
         """
-        replies, left = [Reply(None, answered=False)] * len(commands), [*range(len(commands))]
+        replies: list[Reply] = [(None, None, False)] * len(commands)
+        left = [*range(len(commands))]
         for pause in (*_PAUSES, None):
             for (server, asking), positions in self._by_server(commands, left, replies).items():
                 try:
                     sent = [commands[position].packed for position in positions]
                     found = _send_to(server, sent, load, last, asking=asking)
                 except UNREACHABLE as exc:
-                    found = [Reply(exc, answered=False)] * len(positions)
+                    found = [(exc, None, False)] * len(positions)
                 for position, reply in zip(positions, found, strict=True):
                     replies[position] = reply
-            left = [p for p in left if isinstance(replies[p].value, _REDIRECTED if replies[p].answered else _BROKEN)]
+            left = [p for p in left if isinstance(replies[p][0], _REDIRECTED if replies[p][2] else _BROKEN)]
             if not left:
                 break
             if self._only is None:
@@ -95,8 +92,8 @@ class Nodes:
                     self.client.nodes_manager.initialize()
             if pause is not None:
                 time.sleep(pause)
-        if replies and not (replies[0].answered or any(reply.answered for reply in replies)):
-            raise replies[0].value
+        if replies and not (replies[0][2] or any(answered for _, _, answered in replies)):
+            raise replies[0][0]
         return replies
 
     def _by_server(
@@ -110,7 +107,7 @@ class Nodes:
             return {(self._only, False): [*positions]} if positions else {}
         found: dict[tuple[Connections, bool], list[int]] = {}
         for position in positions:
-            answer, node = replies[position].value, None
+            answer, node = replies[position][0], None
             try:
                 if isinstance(answer, exceptions.AskError) and not isinstance(answer, exceptions.MovedError):
                     node = self.client.get_node(answer.host, answer.port)
@@ -118,7 +115,7 @@ class Nodes:
                 server = self.to(self.client.get_redis_connection(to))
                 found.setdefault((server, node is not None), []).append(position)
             except UNREACHABLE as exc:
-                replies[position] = Reply(exc, answered=False)
+                replies[position] = exc, None, False
         return found
 
     def to(self, client: Any) -> Connections:
@@ -139,7 +136,7 @@ def _send_to(
     # If a script may not be loaded, that is the reason, not NOSCRIPT.
     if load and (refused := next((value for value in raw[: len(load)] if isinstance(value, Exception)), None)):
         values = [refused if isinstance(value, exceptions.NoScriptError) else value for value in values]
-    return [Reply(value, at_last) for value in values]
+    return [*zip(values, repeat(at_last), repeat(True))]
 
 
 class Connections:

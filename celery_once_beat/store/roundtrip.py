@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -87,15 +88,15 @@ class RoundTrip:
         if replicas and any(each.verb is not None and each.verb.waits for each in sent):
             wait = codec.pack("WAIT", replicas, _WAIT_MS)
         replies = self._send(sent, (), wait)
-        missing = [position for position, reply in enumerate(replies) if isinstance(reply.value, NoScriptError)]
+        missing = [position for position, (value, *_) in enumerate(replies) if isinstance(value, NoScriptError)]
         if missing:
             scripts = sorted({verb.script for position in missing if (verb := sent[position].verb) is not None})
             load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
             again = self._send([sent[position] for position in missing], load, wait)
             for position, reply in zip(missing, again, strict=True):
                 replies[position] = reply
-        certain = wait is None or not any(self._doubt("", reply.last) for reply in replies)
-        return [self._read(each, reply, certain=certain) for each, reply in zip(sent, replies, strict=True)]
+        certain = wait is None or not any(self._doubt("", last) for _, last, _ in replies)
+        return [*map(self._read, sent, replies, repeat(certain))]
 
     def read(self, commands: Sequence[Words]) -> list[Any]:
         """Send plain commands; an error that concerns one stands in its place, StoreUnavailableError is raised."""
@@ -128,9 +129,9 @@ class RoundTrip:
             self._lazy = None
             raise
 
-    def _read(self, request: Request[Any], reply: Reply, *, certain: bool) -> Any:
+    def _read(self, request: Request[Any], reply: Reply, certain: bool) -> Any:  # noqa: FBT001  # for map()
         """Read one reply; ``certain``: all servers that were asked have their replicas."""
-        value = reply.value
+        value, last, _ = reply
         if isinstance(value, Exception):
             return self._error(value, request.keys)
         verb = request.verb
@@ -140,11 +141,11 @@ class RoundTrip:
             result = verb.read(value)
         except (ValueError, IndexError, TypeError, OverflowError) as exc:
             return StoreDataError(f"{request.keys[0]!r}: {verb.name} answered {value!r:.120}: {exc}")
-        if reply.last is None or not verb.waits:  # no replica was waited for, or for others of the pipeline
+        if last is None or not verb.waits:  # no replica was waited for, or for others of the pipeline
             return result
         if isinstance(result, model.Heartbeat):
             return replace(result, certain=certain)
-        doubt = self._doubt(verb.name, reply.last) if isinstance(result, model.ActedOn) else None
+        doubt = self._doubt(verb.name, last) if isinstance(result, model.ActedOn) else None
         return doubt or result
 
     def _doubt(self, verb: str, acknowledged: Any) -> UncertainWriteError | None:
@@ -183,7 +184,7 @@ class RoundTrip:
         """Return a message that names a key of the wrong type, or None if none has it."""
         for key in keys:
             wanted = self._keys.type_of(key)
-            found = self._send([Command(codec.pack("TYPE", key), key)])[0].value
+            ((found, _, _),) = self._send([Command(codec.pack("TYPE", key), key)])
             if found not in ("none", wanted):
                 return (
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"

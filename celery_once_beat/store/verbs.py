@@ -320,14 +320,16 @@ class Store:
             tracked=tracked,
             **self.of_features(scripts.BEGIN, overlap=overlap, no_slot=no_slot),
         )
-        *finished, begun = self.trip.run([*(self._finish(ending) for ending in ends), begin])
+        *finished, begun = self.trip.send([*map(self._finish, ends), begin])
         ended(finished)
         return raised(begun)  # type: ignore[no-any-return]
 
     @staticmethod
     def of_features(verb: Verb[Any], **arguments: str) -> dict[str, Any]:
         """Return those arguments of a verb that a feature takes; without the feature nobody does."""
-        return {name: value for name, value in arguments.items() if name in verb.arguments}
+        known = verb.arguments
+        fit = arguments.keys() <= known.keys()
+        return arguments if fit else {name: value for name, value in arguments.items() if name in known}
 
     def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Request[Any]] = ()) -> list[Any]:
         """Renew leases, each for its own ``lease`` seconds from now. Returns for each Renewed, Stale, or its error.
@@ -462,7 +464,7 @@ class Store:
             arguments |= {name: value for name, value in special.items() if name in verb.rest}
             head = self._head(verb, slot, entry, start, more_keys, special)
         else:
-            of_form = verb, slot, len(codec.encode(entry))
+            of_form = verb, slot, len(entry) if entry.isascii() else len(codec.encode(entry))
             pieces = self._heads.get(of_form)
             if pieces is None:
                 name, at = _ENTRY * of_form[2], _START * INSTANT_WIDTH

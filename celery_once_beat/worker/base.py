@@ -64,7 +64,6 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -75,7 +74,7 @@ from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailable
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import log_window
 from celery_once_beat.store import Again, Begun, Ending, Finished, Renewal, Stale, Store, raised
-from celery_once_beat.windows import BodyContext, Window, key_of
+from celery_once_beat.windows import BodyContext, Window, changed, key_of
 from celery_once_beat.wording import MOST_FAILURE, failure_words, printable
 
 from .leases import Lease, Leases, leases_of
@@ -101,7 +100,7 @@ class WindowExecution(ABC):
         self.sender = sender
         self.store = store
         #: Once begun, with its attempt, fence and lease.
-        self.window = replace(window, _context=context_class()(lambda: store.settings))
+        self.window = changed(window, _context=context_class()(lambda: store.settings))
         self.key = key_of(window, sent_as)
         self.owner = owner
         self.length = length
@@ -155,7 +154,7 @@ class WindowExecution(ABC):
     def _own(self, sent: float, reply: Begun) -> None:
         renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked)
         self.lease = Lease(renewal, reply.attempt, sent)
-        self.window = replace(
+        self.window = changed(
             self.window, attempt=reply.attempt, fence=reply.fence, last_done=reply.last_done, _held=self.lease.held
         )
         self.state = "running"

@@ -20,29 +20,28 @@ class TaskCall(NamedTuple):
     request: Any
 
 
-_carried: ContextVar[TaskCall | None] = ContextVar("once_call", default=None)
+_carried: ContextVar[Running | None] = ContextVar("once_call", default=None)
 
 
 class Running:
-    """A call that runs until :meth:`end`. Until then this context, and its copies, carry it."""
+    """A call that runs until its end. Until then this context, and its copies, carry it."""
 
     def __init__(self, task: Any, request: Any) -> None:
         self.task = task
+        self.request = request
         self._outer = _carried.get()
-        _carried.set(TaskCall(task, request))
+        _carried.set(self)
         _running.add(self)
 
     def __enter__(self) -> None:
         """It runs already."""
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
-        self.end()
-
-    def end(self) -> None:
         """Carry again what was carried before."""
         _running.discard(self)
         _carried.set(self._outer)
+
+    end = __exit__
 
 
 #: The calls that run in this process, in any thread.
@@ -64,7 +63,8 @@ def may_be_called(task: Any) -> bool:
 
 def carried_call() -> TaskCall | None:
     """Return the call that this context carries."""
-    return _carried.get()
+    running = _carried.get()
+    return None if running is None else TaskCall(running.task, running.request)
 
 
 def current_call() -> TaskCall | None:
@@ -72,4 +72,4 @@ def current_call() -> TaskCall | None:
     task: Any = current_task
     if task:
         return TaskCall(task._get_current_object(), task.request_stack.top)  # noqa: SLF001  # Celery's proxy of it
-    return _carried.get()
+    return carried_call()

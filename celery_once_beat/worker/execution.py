@@ -30,12 +30,12 @@ from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Stale, Store
 from celery_once_beat.windows import Window, check_retry
 
 from .base import WindowExecution, is_death, lease_of
-from .leases import End, Lease
+from .leases import End, Lease, leases_of
 from .message import DELIVERY
 from .notes import notes_of
 from .part import arguments_of, parts_of
 from .put_back import come_again, put_back, store_answered, times_put_back
-from .tracing import Trace, is_awaited_by_pool, run_and_close, trace_here
+from .tracing import Trace, here, is_awaited_by_pool, run_and_close
 
 if TYPE_CHECKING:
     from .task import OnceTask
@@ -52,7 +52,7 @@ class Execution(WindowExecution):
     logger = logger
 
     def __init__(self, task: OnceTask, request: Any, window: Window, store: Store) -> None:
-        trace = trace_here()
+        trace = here.trace
         delivery = (trace and trace.message.get(DELIVERY)) or getattr(request, DELIVERY, None)
         owner = execution_name(delivery or delivery_name(request.hostname))
         super().__init__(task, store, window, owner, lease_of(window, store, task), request.id)
@@ -67,8 +67,8 @@ class Execution(WindowExecution):
         The request refers to the execution, also for the task's hooks. The execution doesn't refer to the request: a
         cycle would stay in memory until the garbage collector's longest round.
         """
-        if trace_here() is None:  # not called through the task's tracer, so its end is recorded here
-            return run_and_close(Trace(), lambda: self.run(request, body))
+        if here.trace is None:  # not called through the task's tracer, so its end is recorded here
+            return run_and_close(Trace(), self.run, request, body)
         if self.state == "asked":  # else it has begun for before_start
             self.begin(request)
         return self.run_body(body)
@@ -90,20 +90,22 @@ class Execution(WindowExecution):
             for part in self.parts:
                 part.before_begin(request)
             arguments = arguments_of(self.parts)
-            send = partial(self.leases.begin, self.key, self.owner, self.length, self.retry, **arguments)
-            reply = self.ask(partial(send, tracked=self.window.tracked))
+            leases, tracked = leases_of.of(self.store), self.window.tracked
+            send = partial(leases.begin, self.key, self.owner, self.length, self.retry, tracked=tracked, **arguments)
+            reply = self.ask(send)
             store_answered()
             if not isinstance(reply, Begun):
                 self._refuse(reply, request)
             self._tell_parts(reply)
         except (NewerVersionError, StoreUnavailableError) as exc:
             put_back(self.sender, request, exc)
-        trace = trace_here()
+        trace = here.trace
         assert trace is not None
         trace.executions.append(self)
-        notes_of(request).execution = self
+        notes = notes_of(request)
+        notes.execution, notes.context = self, self.window._context
         assert self.lease is not None
-        self.leases.hold(self.lease)
+        leases.hold(self.lease)
         signals.window_started.send(sender=self.sender, window=self.window)
 
     def _tell_parts(self, reply: Begun) -> None:
@@ -111,7 +113,9 @@ class Execution(WindowExecution):
         lease = self.lease
         assert lease is not None
         try:
-            lease.ends_at_once = any([reply.end_at_once, *(part.on_begin(lease) for part in self.parts)])
+            lease.ends_at_once = reply.end_at_once
+            for part in self.parts:
+                lease.ends_at_once |= part.on_begin(lease)
         except OnceError:
             self.lease, self.state = None, "asked"
             self._give_back(lease.renewal.fence)
@@ -257,19 +261,19 @@ class Execution(WindowExecution):
         if error is not None and self.state == "ended" and outcome == "done":
             self._end = ("", None) if is_death(error) else ("returned", error)
             outcome, failure = self._end
-        later = False
+        later, leases = False, leases_of.of(self.store)
         try:
             if self.state == "ended":
                 later = not at_once and outcome == "done" and self._may_record_later(lease)
                 if later:
-                    self.leases.end_soon(End(lease, self.ending("done"), self._end_answered))
+                    leases.end_soon(End(lease, self.ending("done"), self._end_answered))
                     self.state = "recorded"
                 else:
                     self._record(outcome, failure)
         finally:
             if not later:
                 lease.state = "over"  # before any call: whatever may be raised into that one
-                self.leases.release(lease)
+                leases.release(lease)
         self._end = outcome, None  # else a traceback and this would hold each other
         for part in self.parts:
             part.on_end(over=False)

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from logging import WARNING
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
@@ -120,9 +121,9 @@ class Leases:
     def hold(self, lease: Lease) -> None:
         """Renew ``lease`` from now on."""
         self._held.add(lease)
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None:
             with self._starting:
-                if self._thread is None or not self._thread.is_alive():
+                if self._thread is None:
                     thread = threading.Thread(target=self._keep, name="once-leases", daemon=True)
                     thread.start()
                     self._thread = thread
@@ -140,9 +141,8 @@ class Leases:
         ends = self._fresh()
         answer = partial(self._answer, ends)
         try:
-            return self._store.begin(
-                window, owner, lease, retry, **options, ends=[end.ending for end in ends], ended=answer
-            )
+            endings = map(attrgetter("ending"), ends)
+            return self._store.begin(window, owner, lease, retry, **options, ends=endings, ended=answer)
         except StoreUnavailableError as exc:
             answer([exc] * len(ends))
             raise
@@ -150,6 +150,7 @@ class Leases:
     def end_soon(self, end: End) -> None:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
         self._ends.add(end)
+        _unsent.add(end)
         if _running():  # looked at behind the add: a body that starts in between finds the end, and sends it itself
             self.send_ends()
         if self._ends and end.due < self._wakes_at:
@@ -157,14 +158,12 @@ class Leases:
 
     def send_ends(self) -> bool:
         """Record the unsent ends in one round trip; returns False if the store didn't answer for one."""
-        if not self._ends:  # each body without a window asks
-            return True
         ends = self._fresh()
         return not ends or self._record(ends)
 
     def _fresh(self) -> list[End]:
         """Return the unsent ends, but for those that were sent in vain: the thread sends them, and no body waits."""
-        latest = steady() + WITHIN
+        latest = steady() + WITHIN if self._ends else 0.0
         return [end for end in self._ends.copy() if end.due <= latest]
 
     def _answer(self, ends: Iterable[End], replies: Iterable[Recorded]) -> None:
@@ -173,10 +172,13 @@ class Leases:
             if isinstance(reply, StoreUnavailableError) and steady() < end.give_up:
                 end.due = steady() + min(_AGAIN, end.lease.renewal.lease / 10)
                 continue
-            with contextlib.suppress(KeyError):  # another thread had its answer first
+            try:
                 self._ends.remove(end)
-                self.release(end.lease)
-                end.answered(reply)
+            except KeyError:  # another thread had its answer first
+                continue
+            _unsent.discard(end)
+            self.release(end.lease)
+            end.answered(reply)
 
     def record_all(self) -> None:
         """Record every end, as the process ends; what Redis doesn't take in time is logged."""
@@ -203,6 +205,12 @@ class Leases:
         return not any(isinstance(reply, StoreUnavailableError) for reply in replies)
 
     def _keep(self) -> None:
+        try:
+            self._keep_on()
+        finally:
+            self._thread = None  # the next lease starts another
+
+    def _keep_on(self) -> None:
         while True:
             self._wakes_at = math.inf  # what comes after the copies wakes this once more
             held, ends = self._held.copy(), self._ends.copy()
@@ -282,10 +290,15 @@ def _after_body(task_id: str, **_: object) -> None:
         _running().remove(task_id)
 
 
+#: The ends of this process that aren't sent: before each body without a window it is asked whether there are any.
+_unsent: set[End] = set()
+
+
 def send_ends() -> None:
     """Send the unsent ends of this process."""
-    for leases in leases_of.all():
-        leases.send_ends()
+    if _unsent:
+        for leases in leases_of.all():
+            leases.send_ends()
 
 
 @worker_process_shutdown.connect(weak=False)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("DELIVERY", "RAW", "kept_of", "of_old_protocol", "publish_kept")
+__all__ = ("DELIVERY", "RAW", "compression_of", "kept_of", "of_old_protocol", "publish_kept")
 
 #: Where the worker's main process notes the name of a delivery, in its request.
 DELIVERY = "once_delivery"
@@ -28,15 +28,14 @@ _LEFT_OUT = re.compile(r"(compression|x-(first-|last-)?death|x-delivery-count|x-
 
 
 def kept_of(message: Any) -> dict[str, Any]:
-    """Return what is needed to publish a message once more, as it came. Its body isn't copied."""
+    """Return a message as it came. Its body isn't copied, and nothing is picked out: few are published once more."""
     delivery, properties = message.delivery_info or {}, message.properties or {}
     return {
         "body": message.body,
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
-        "compression": str((message.headers or {}).get("compression") or ""),
-        "headers": {name: value for name, value in (message.headers or {}).items() if not _LEFT_OUT.match(str(name))},
-        "properties": {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "headers": dict(message.headers or {}),
+        "properties": dict(properties),
         "exchange": delivery.get("exchange") or "",
         "routing_key": delivery.get("routing_key") or "",
     }
@@ -47,9 +46,15 @@ def of_old_protocol(kept: Mapping[str, Any]) -> bool:
     return "id" not in kept["headers"]
 
 
+def compression_of(kept: Mapping[str, Any]) -> str | None:
+    """Return how a message's body was compressed; None if it wasn't. kombu has decompressed it."""
+    return str(kept["headers"].get("compression") or "") or None
+
+
 def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None:
     """Publish a message as it came: its body isn't encoded anew. Raises what the transport raises."""
-    properties = dict(kept["properties"])
+    properties = {name: kept["properties"][name] for name in _PROPERTIES if kept["properties"].get(name) is not None}
+    headers = {name: value for name, value in kept["headers"].items() if not _LEFT_OUT.match(str(name))}
     expiration = str(properties.pop("expiration", ""))
     if expiration.isdecimal():  # milliseconds; kombu takes seconds
         properties["expiration"] = int(expiration) / 1000
@@ -57,6 +62,6 @@ def publish_kept(producer: Any, kept: Mapping[str, Any], **options: Any) -> None
         kept["body"],
         content_type=kept["content_type"],
         content_encoding=kept["content_encoding"],
-        compression=kept["compression"] or None,
-        **{"headers": kept["headers"], **properties, **options},
+        compression=compression_of(kept),
+        **{"headers": headers, **properties, **options},
     )

@@ -54,4 +54,7 @@ def parts_of(task: Any, store: Store, window: Window, key: WindowKey, owner: str
 
 def arguments_of(parts: Iterable[ExecutionPart]) -> dict[str, Any]:
     """Return what the features' Lua takes of a begin."""
-    return {name: value for part in parts for name, value in part.arguments().items()}
+    arguments: dict[str, Any] = {}
+    for part in parts:
+        arguments |= part.arguments()
+    return arguments

@@ -25,8 +25,8 @@ from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
-from .message import RAW, of_old_protocol, publish_kept
-from .tracing import trace_here
+from .message import RAW, compression_of, of_old_protocol, publish_kept
+from .tracing import here
 
 if TYPE_CHECKING:
     from .task import OnceTask
@@ -95,12 +95,12 @@ def _send(task: OnceTask, request: Any, countdown: float, note: dict[str, int]) 
     signature = task.signature_from_request(request, countdown=countdown, retries=request.retries or 0)
     window_headers = find_headers(vars(request), request.headers)
     signature.set(headers={**signature.options["headers"], **window_headers, **note})
-    trace = trace_here()
+    trace = here.trace
     came = None if trace is None else trace.message.get(RAW)
     if came is None or of_old_protocol(came):
         if came is not None:
             name = registry.type_to_name.get(came["content_type"])
-            signature.set(serializer=name, compression=came["compression"] or None)
+            signature.set(serializer=name, compression=compression_of(came))
         signature.apply_async()
         return
     due = datetime.now(timezone.utc) + timedelta(seconds=countdown)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Task
 from celery.concurrency import ALIASES  # type: ignore[attr-defined]  # celery-types lacks it
@@ -46,9 +46,9 @@ from .base import close_unrun, context_class
 from .current import Running, carried_call, current_call, may_be_called
 from .execution import Execution
 from .leases import send_ends
-from .notes import notes_of
+from .notes import NOTES, Notes, notes_of
 from .put_back import put_back
-from .tracing import as_traced, is_awaited_by_pool, is_handed_on, last_traced, trace_here, traced
+from .tracing import as_traced, here, is_awaited_by_pool, is_handed_on, last_traced, traced
 
 logger = guarded(get_logger(__name__))
 
@@ -151,31 +151,22 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
-        return self._begin_and_call(partial(self._run_in_request, *args, **kwargs))
-
-    def _run_in_request(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the body in the request that Celery's tracer made, as that runs a plain task's.
-
-        The base would push a second one, unless the worker has set up "stack protection": Celery's test worker and
-        eager calls have none.
-        """
-        request: Any = self.request_stack.top
-        if request is None or request.called_directly or request._protected:
-            return super().__call__(*args, **kwargs)
-        request._protected = 1
-        return self.run(*args, **kwargs)
+        return self._begin_and_call(None, *args, **kwargs)
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
         """As Celery's. A direct call begins now; one within a message's execution is part of that."""
         outer: Any = self.request_stack.top
+        is_direct = kwargs.get("called_directly", outer is None or outer.called_directly)
+        if is_direct or outer is None:
+            kwargs[NOTES] = Notes()
         super().push_request(*args, **kwargs)
         request: Any = self.request_stack.top
-        if request.called_directly:
+        if request.headers and request.headers.pop(NOTES, None):
+            request.headers = request.headers or None
+        if is_direct:
             notes = notes_of(request)
             notes.began = time.time()
             notes.running = Running(self, request)
-        else:
-            notes_of(request, within=outer)
 
     def pop_request(self) -> None:
         """As Celery's."""
@@ -185,34 +176,60 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
             running = notes_of(request).running
             if running is not None:
                 running.end()
+                notes_of(request).running = None
 
-    def _begin_and_call(self, body: Callable[[], Any]) -> Any:
-        """Call the body; if its message was sent for a window, begin that, and record its end."""
+    def _begin_and_call(self, body: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+        """Call the body; if its message was sent for a window, begin that, and record its end.
+
+        None: it is run in the request that Celery's tracer made, as that runs a plain task's. The base would push a
+        second one, unless the worker has set up "stack protection": Celery's test worker and eager calls have none.
+        """
         request: Any = self.request_stack.top
         if request is None and is_handed_on(self.name):
             with as_traced(self):
-                return self._begin_and_call(body)
+                return self._begin_and_call(body, *args, **kwargs)
+        if body is None and (request is None or request.called_directly or request._protected):
+            body = super().__call__
+        elif body is None:
+            body, request._protected = self.run, 1
         if request is None or request.called_directly:
-            return self._run_in_context(request, body)
+            return self._run_in_context(request, body, args, kwargs)
         notes = notes_of(request)
         execution, notes.before = notes.before, None
         if execution is None:
             if notes.began is not None:  # within another call of the same request, as by super().__call__()
-                return self._run_in_context(request, body)
+                return self._run_in_context(request, body, args, kwargs)
             notes.began = time.time()
-            execution = None if request.is_eager else self._execution_of(request)
+            plain, here.plain = here.plain, None
+            if not request.is_eager and (plain is None or plain != request.id):
+                execution = self._execution_of(request)
         if execution is not None:
-            return execution.run(request, partial(self._run_body, request, body))
+            return execution.run(request, partial(self._run_body, request, notes, body, args, kwargs))
         if not request.is_eager:
             send_ends()
-        return self._run_body(request, body)
+        return self._run_body(request, notes, body, args, kwargs)
 
-    def _run_body(self, request: Any, body: Callable[[], Any]) -> Any:
+    def _run_body(self, request: Any, notes: Notes, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the body. If that is an ``async def`` after all, it hasn't run: raises SettingError."""
         if self._once_track_started and not request.is_eager:
             self._store_started(request)
-        with Running(self, request):
-            result = self._run_in_context(request, body)
+        running = Running(self, request)
+        notes.entered += 1
+        if notes.context is not None:
+            notes.context.__enter__()
+        try:
+            result = body(*args, **kwargs)
+        except BaseException as exc:
+            notes.entered -= 1
+            if notes.context is None or not notes.context.__exit__(type(exc), exc, exc.__traceback__):
+                raise
+            return notes.context.result
+        else:
+            notes.entered -= 1
+            if notes.context is not None:
+                notes.context.__exit__(None, None, None)
+        finally:
+            running.end()
         if result is not None and isinstance(result, (Coroutine, AsyncGenerator)):
             if is_awaited_by_pool(result):
                 return self._await_body(request, result)
@@ -228,13 +245,13 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
                 return await body
             return context.result
 
-    def _run_in_context(self, request: Any, body: Callable[[], Any]) -> Any:
+    def _run_in_context(self, request: Any, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call the body in its context, which may end it, and say with what result."""
         if request is None:  # the request of a direct call is made within it
-            return body()
+            return body(*args, **kwargs)
         context = self._context_of(request)
         with context:
-            return body()
+            return body(*args, **kwargs)
         return context.result
 
     def _execution_of(self, request: Any) -> Execution | None:
@@ -268,7 +285,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         execution = None
         # Not where this is the hook of a base, called by the task's own.
         sent = request is not None and not request.is_eager and not request.called_directly
-        if sent and trace_here() is not None and notes.began is None:
+        if sent and here.trace is not None and notes.began is None:
             execution = self._execution_of(request)
         if execution is None:
             send_ends()
@@ -279,16 +296,18 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         return execution.run_hook(hook)
 
     def _context_of(self, request: Any) -> BodyContext:
-        """Return the context of the body of ``request``. Made before its window: most bodies never look at that."""
+        """Return the context of the body of ``request``, made when somebody looks: most bodies never do."""
         notes = notes_of(request)
-        context: BodyContext | None = notes.execution.window._context if notes.execution else notes.context
-        if context is None:
+        if notes.context is None:
             # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
             running = request is None or request.called_directly
             replaced = getattr(request, "replaced_task_nesting", 0)
             settings = partial(Settings.from_app, self.app, connects=False)
-            context = notes.context = context_class()(settings, running=running, replaced=replaced)
-        return context
+            context = context_class()(settings, running=running, replaced=replaced)
+            for _ in range(notes.entered):
+                context.__enter__()
+            vars(notes).setdefault("context", context)  # of several threads the first decides
+        return cast("BodyContext", notes.context)
 
     def _store_started(self, request: Any) -> None:
         """Do what the tracer does for ``track_started``, but after begin. The body runs even if that fails."""

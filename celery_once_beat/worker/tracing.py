@@ -2,7 +2,7 @@
 
 A worker's process calls :func:`traced` in place of a task's tracer. Two places know the :class:`Trace` meanwhile:
 
-- ``_here``, of the thread in which the tracer runs: executions that begin there belong to it.
+- ``here``, of the thread in which the tracer runs: executions that begin there belong to it.
 - ``_carried``, of the context: a pool's tracer, as celery-aio-pool's, hands the body and the hooks on to other threads,
   each with a copy of the context. While one of them runs there, that thread has the trace too (:func:`as_traced`).
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from celery.app.task import Context
@@ -51,7 +51,10 @@ class Trace:
 
         A copy: the worker's main process may have the same object.
         """
-        return {name: value for name, value in self.message.items() if name not in (DELIVERY, RAW)}
+        fields = self.message.copy()
+        for name in (DELIVERY, RAW):
+            fields.pop(name, None)
+        return fields
 
     @cached_property
     def request(self) -> Context:
@@ -61,20 +64,18 @@ class Trace:
 
 class _Here(threading.local):
     trace: Trace | None = None
+    #: The id of a message without a window that the tracer has brought, until its body begins.
+    plain: str | None = None
 
 
-_here = _Here()
+#: Of this thread.
+here = _Here()
 _carried: ContextVar[Trace | None] = ContextVar("once_traced", default=None)
-
-
-def trace_here() -> Trace | None:
-    """Return what this thread traces."""
-    return _here.trace
 
 
 def last_traced(task: OnceTask) -> Execution | None:
     """Return the last execution of ``task`` that the tracer has begun, also once Celery has taken its request."""
-    trace = _here.trace or _carried.get()
+    trace = here.trace or _carried.get()
     return next((each for each in reversed(trace.executions) if each.sender is task), None) if trace else None
 
 
@@ -89,53 +90,54 @@ def is_handed_on(name: str) -> bool:
 @contextmanager
 def as_traced(task: OnceTask) -> Iterator[None]:
     """Let the thread to which a pool has handed the body on be as its tracer's."""
-    trace, outer = _carried.get(), _here.trace
+    trace, outer = _carried.get(), here.trace
     assert trace is not None
-    _here.trace = replace(trace, handed_on=True)
+    here.trace = replace(trace, handed_on=True)
     task.request_stack.push(trace.request)
     try:
         yield
     finally:
         task.request_stack.pop()
-        _here.trace = outer
+        here.trace = outer
 
 
 def is_awaited_by_pool(result: object) -> TypeGuard[Coroutine[Any, Any, Any]]:
     """Whether the pool awaits what a body has returned."""
-    return _here.trace is not None and _here.trace.handed_on and isinstance(result, Coroutine)
+    return here.trace is not None and here.trace.handed_on and isinstance(result, Coroutine)
 
 
 def traced(tracer: Callable[..., Any], uuid: str, args: Any, kwargs: Any, request: dict[str, Any] | None = None) -> Any:
     """Trace a task by Celery's ``tracer``, and then record the end of its window, if its message is one's."""
-    if not request or find_among(request, request.get("headers")) is None:
+    if not request or (DELIVERY not in request and find_among(request, request.get("headers")) is None):
+        here.plain = uuid
         return tracer(uuid, args, kwargs, request)
     trace = Trace(request, args, kwargs)
-    return run_and_close(trace, partial(tracer, uuid, args, kwargs, trace.fields))
+    return run_and_close(trace, tracer, uuid, args, kwargs, trace.fields)
 
 
-def run_and_close(trace: Trace, run: Callable[[], Any]) -> Any:
+def run_and_close(trace: Trace, run: Callable[..., Any], *arguments: Any) -> Any:
     """Call ``run``; then record the end of the window that was executed in it, if there was one.
 
     If Celery fails the task although its body returned, the window has failed too. A soft time limit that is reached
     after the task has ended concerns nobody any more.
     """
-    outer, token = _here.trace, _carried.set(trace)
+    outer, token = here.trace, _carried.set(trace)
     ended, result, raised = False, None, None
 
     def close() -> None:
         for execution in trace.executions:
             execution.close(_failure(result, raised) if trace.message else None, at_once=not trace.message)
 
-    _here.trace = trace
+    here.trace, here.plain = trace, None
     try:
         try:
-            result = run()
+            result = run(*arguments)
             ended = True
         except BaseException as exc:
             raised = exc
             raise
         finally:
-            _here.trace = outer
+            here.trace = outer
             _carried.reset(token)
             close()
     except BaseException as exc:

@@ -206,11 +206,11 @@ def test_an_end_goes_before_a_body_without_a_window(worker: Worker, patient: Non
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
 def test_a_begin_whose_reply_is_lost(worker, monkeypatch, patient, lost: BaseException) -> None:
     """The end that travelled with it is sent again, by the thread: the next body doesn't wait for it."""
-    send = RoundTrip.run
+    send = RoundTrip.send
     second = worker.next_window()
     worker.trace(lambda: "worked")
     with monkeypatch.context() as patched:
-        patched.setattr(RoundTrip, "run", lambda *arguments: send(*arguments) and _raise(lost))
+        patched.setattr(RoundTrip, "send", lambda *arguments: send(*arguments) and _raise(lost))
         worker.trace(lambda: pytest.fail("its begin wasn't answered"), second)
     (end,) = leases(worker)._ends
     assert worker.account.counts == {"done": 1}

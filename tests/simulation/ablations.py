@@ -291,7 +291,7 @@ begin-late-answer | worker/base.py | a begin whose answer comes later than its l
 - if steady() < sent + self.length:
 + if True:
 leases-renewed | worker/execution.py | leases are renewed while their bodies run
--         self.leases.hold(self.lease)
+-         leases.hold(self.lease)
 +         pass
 hand-over-first | worker/execution.py | a window is handed over before its retry is published
 -         try:

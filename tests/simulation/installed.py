@@ -349,11 +349,12 @@ def install() -> None:
     celery.worker.request.revoked_tasks = _Revoked()
     claiming.ThreadPoolExecutor = _Executor
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)
+    instead: dict[Any, _OfGreenlets] = {}
     for module, name, local in _of_package(threading.local):
-        setattr(module, name, _OfGreenlets(local))
-    identity.os = background.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid)
+        setattr(module, name, instead.setdefault(local, _OfGreenlets(local)))  # several modules may have it
+    random_bytes = lambda number: bytes.fromhex(_random_hex(number * 2))  # noqa: E731
+    identity.os = background.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid, urandom=random_bytes)
     identity.socket = SimpleNamespace(gethostname=lambda: _process().name)
-    identity.secrets = SimpleNamespace(token_hex=lambda number: _random_hex(number * 2))
     put_back.random = SimpleNamespace(uniform=_uniform)
     verbs.uuid4 = uuid4
     keyed.uuid = SimpleNamespace(uuid4=uuid4)

@@ -83,7 +83,7 @@ def recorded(store: Store, write: Callable[[Line], object]) -> Iterator[None]:
         replies = send([clock, *commands, clock], *more)
         since, *answers, until = replies
         for command, reply in zip(commands, answers, strict=True):
-            line = line_of(read_requests(command.packed)[0][0], reply.value, _ms(since.value), _ms(until.value))
+            line = line_of(read_requests(command.packed)[0][0], reply[0], _ms(since[0]), _ms(until[0]))
             if line is not None:
                 write(line)
         return answers

@@ -133,7 +133,8 @@ class Part(ExecutionPart):
 
     def on_end(self, *, over: bool) -> None:
         """Give the slot back."""
-        self._release(forget=over)
+        if self._limit is not None:
+            self._release(forget=over)
 
     def _release(self, *, forget: bool) -> None:
         """Give the slot back. If Redis doesn't answer, it ends as a lease does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from celery_once_beat.errors import EXCEPTION_GROUP, RecordError, WindowRecorded
 from celery_once_beat.identity import digest
 from celery_once_beat.logs import about, guarded
-from celery_once_beat.settings import Settings
 from celery_once_beat.windows import BodyContext, Database, Window, format_instant
 from celery_once_beat.wording import expect, printable, shown
 
@@ -31,10 +30,10 @@ _MOST_RESULT = 65_535
 class Effects(BodyContext):
     """What one execution records. A body that finds its window recorded already ends here, as done."""
 
-    def __init__(self, settings: Callable[[], Settings], *, running: int = 0, replaced: int = 0) -> None:
-        super().__init__(settings, running=running, replaced=replaced)
-        #: The steps of which this execution has inserted a row, each with the mark of its transaction.
-        self._inserted: list[tuple[str, object]] = []
+    @cached_property
+    def _inserted(self) -> list[tuple[str, object]]:
+        """The steps of which this execution has inserted a row, each with the mark of its transaction."""
+        return vars(self).setdefault("_inserted", [])  # type: ignore[no-any-return]  # as below
 
     @cached_property
     def _execution(self) -> str:
@@ -46,7 +45,9 @@ class Effects(BodyContext):
 
         Logs it. Task groups wrap that error. A group in which something else was raised, too, isn't its end.
         """
-        super().__exit__(*raised)
+        ended = super().__exit__(*raised)
+        if raised[1] is None:
+            return ended
         refusal: WindowRecorded | None = None
         for each in _members(raised[1]):
             if not isinstance(each, WindowRecorded) or each.window._context is not self:
