@@ -317,6 +317,7 @@ class OnceSchedulerMixin(Publishing):
             failing=self._failing.why or "",
             failing_for=self._failing.seconds,
             left_out=entries.left_out(),
+            limits={name: str(slots) for name, slots in self.store.settings.limits.items()},
             broker=broker if self.broker_outage.lasts else "",
             broker_for=self.broker_outage.seconds,
             lost=self._claiming.lost,

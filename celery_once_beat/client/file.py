@@ -103,12 +103,12 @@ def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "")
     """
     pruned = schedules.names(prune) if prune else ()
     known = schedules.get_many({*wanted, *pruned})
-    edits = []
+    edits, seen = [], set[str]()
     for name in sorted(wanted):
         before, after = known.pop(name, None), wanted[name]
         if before is not None and after.is_set(before, before):
             continue
-        schedules.check(name, after.definition)
+        schedules.check(name, after.definition, seen)
         edits.append(Edit(name, before, after))
     return edits + [Edit(name, before, None) for name, before in sorted(known.items())]
 

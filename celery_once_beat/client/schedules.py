@@ -32,6 +32,7 @@ from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, check_name, check_words, find_zone
+from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, make_report
 from celery_once_beat.store import Store, Unknown, new_store, raised, store_instead
 from celery_once_beat.windows import format_instant
@@ -147,7 +148,7 @@ class Schedules:
         log of changes. With ``if_version`` it is set only if that is its version, 0: only if there is none; else
         VersionConflictError says what there is. If all is as it was, nothing changes, nor does the version.
         """
-        more = {"args": args, "kwargs": kwargs, "options": options, "once": once}
+        more: dict[str, Any] = {"args": args, "kwargs": kwargs, "options": options, "once": once}
         wanted = self._wanted(name, task, schedule, timezone, paused=paused, metadata=metadata, **more)
         return self.put(wanted, check_words(by, note), if_version=if_version)
 
@@ -174,11 +175,11 @@ class Schedules:
 
         All are checked before the first is written. An error of Redis concerns some of them: call it again.
         """
-        words, wanted = check_words(by, note), []
+        words, wanted, seen = check_words(by, note), [], set[str]()
         for each in schedules:
             fits = isinstance(each, Mapping) and {"name", "task", "schedule"} <= each.keys() <= _ARGUMENTS
             expect("set_many", each, fits, f"a dict of {', '.join(sorted(_ARGUMENTS))}", SettingError)
-            wanted.append(self._wanted(**each))
+            wanted.append(self._wanted(**each, seen=seen))
         return self._put(wanted, words)
 
     def _wanted(
@@ -190,26 +191,30 @@ class Schedules:
         *,
         paused: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
+        seen: builtins.set[str] | None = None,
         **more: Any,
     ) -> Wanted:
         """Return what is to be set, checked; ``more`` are the other fields of a definition."""
         check_name(name)
         zone = self._zone_of(schedule) if timezone is None else _one_zone(timezone, schedule, more.get("once"))
         definition = Definition.of(task.name if isinstance(task, Task) else task, schedule, zone, **more)
-        self.check(name, definition)
+        self.check(name, definition, seen)
         return Wanted(name, definition, paused, metadata)
 
-    def check(self, name: str, definition: Definition) -> None:
-        """Raise SettingError where :meth:`set` would. Writes nothing."""
+    def check(self, name: str, definition: Definition, seen: builtins.set[str] | None = None) -> None:
+        """Raise SettingError where :meth:`set` would. Writes nothing.
+
+        ``seen`` gets what of it needn't be checked again for a further one.
+        """
         check_name(name)
         if self._knows_app and name in (self._app.conf.beat_schedule or {}):
             raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
-        # Naive times in options are in the time zone of the beats' app.
-        zone = self._app.timezone if self._knows_app else None
-        settings, limit = self._store.settings, definition.once.get("limit")
-        if not self._knows_app and isinstance(limit, str):  # beats know which there are
-            settings = replace(settings, limits={limit: 1})
-        definition.check(name, settings, self._app.tasks.get(definition.task), zone)
+        form, seen = repr((definition.task, definition.options, definition.once)), set() if seen is None else seen
+        if form not in seen:
+            # Naive times in options are in the time zone of the beats' app.
+            zone = self._app.timezone if self._knows_app else None
+            definition.check(name, self._settings_for(definition), self._app.tasks.get(definition.task), zone)
+            seen.add(form)
         if isinstance(definition.schedule, PureSchedule):
             try:
                 next_start(definition.schedule, datetime.now(timezone.utc))
@@ -449,6 +454,15 @@ class Schedules:
         return {each.entry: each for each in report.entries if each.entry in found}
 
     # -- parts ------------------------------------------------------------------------------------------------
+
+    def _settings_for(self, definition: Definition) -> Settings:
+        """The app's; without it with the limits that beats say they have, or any where none lives."""
+        settings, limit = self._store.settings, definition.once.get("limit")
+        if self._knows_app or not isinstance(limit, str):
+            return settings
+        reports = [beat.report for beat in Lookup(self._store).beats()[2] if beat.report]
+        known = {name for report in reports for name in report.limits} if reports else {limit}
+        return replace(settings, limits=dict.fromkeys(known, 1))
 
     def _zone_of(self, when: object) -> tzinfo | None:
         """The time zone of what has none of its own: the app's, as a beat would have it."""

@@ -14,7 +14,7 @@ from kombu import compression, serialization
 from kombu.utils import json as celery_json
 
 from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
-from celery_once_beat.options import wrong
+from celery_once_beat.options import Check, check_choice, check_count, check_seconds, wrong
 from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import CHILD, is_child
@@ -28,11 +28,17 @@ _VERSION = 1
 _MOST_NAME = 1024
 #: Most characters of who changed something, and of why.
 _MOST_BY, _MOST_NOTE = 200, 1000
-#: What a definition may say of its message. An exchange, a connection, a callback or a task's id are the app's to say.
-_OPTIONS = frozenset({
-    "compression", "countdown", "delivery_mode", "eta", "expires", "headers", "ignore_result", "priority", "queue",
-    "retry", "retry_policy", "routing_key", "serializer", "shadow", "soft_time_limit", "time_limit",
-})  # fmt: skip
+_TEXT = Check("a text", lambda value: isinstance(value, str))
+_DICT = Check("a dict", lambda value: isinstance(value, dict))
+_FLAG = check_choice(True, False)
+#: What a definition may say of its message; None: checked by :meth:`Definition.check`. An exchange, a connection, a
+#: callback or a task's id are the app's to say.
+_OPTIONS: dict[str, Check | None] = {
+    "compression": None, "countdown": None, "eta": None, "expires": None, "serializer": None,
+    "delivery_mode": check_choice(1, 2, "transient", "persistent"), "headers": _DICT, "ignore_result": _FLAG,
+    "priority": check_count(0), "queue": _TEXT, "retry": _FLAG, "retry_policy": _DICT, "routing_key": _TEXT,
+    "shadow": _TEXT, "soft_time_limit": check_seconds(0), "time_limit": check_seconds(0),
+}  # fmt: skip
 #: The headers by which Celery and kombu say what a message is: which task it is for, say. They are the app's too.
 _OWN_HEADERS = frozenset({
     "argsrepr", "compression", "eta", "expires", "group", "group_index", "id", "ignore_result", "kwargsrepr", "lang",
@@ -224,14 +230,12 @@ def _read(text: str) -> Definition:
     options = restored("options", found, dict)
     if "once" in options:
         raise ValueError("options: found 'once', expected it beside options, as once=")
-    for name in options:
-        expect("options", name, name in _OPTIONS, ", ".join(sorted(_OPTIONS)))
-    headers: Any = options.get("headers") or {}
-    expect("options['headers']", headers, isinstance(headers, dict), "a dict")
-    for name in headers:
+    for name, value in options.items():
+        check = _OPTIONS[expect("options", name, name in _OPTIONS, ", ".join(sorted(_OPTIONS)))]
+        if check is not None and value is not None:
+            check(f"options[{name!r}]", value)
+    for name in options.get("headers") or ():
         expect("options['headers']", name, name not in _OWN_HEADERS, "none of Celery's own headers")
-    queue = options.get("queue", "")
-    expect("options['queue']", queue, isinstance(queue, str), "the name of a queue")
     return Definition(
         task=task,
         schedule=read_schedule(found.get("schedule")),

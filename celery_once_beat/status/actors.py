@@ -43,6 +43,8 @@ class BeatStatus:
     lost_for: float = 0.0
     #: Entries that it leaves out, each with why, not escaped; a few.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    #: Its limits, each with its slots.
+    limits: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, seen: BeatSeen) -> BeatStatus:

@@ -335,6 +335,8 @@ class BeatReport:
     lost_for: float = 0.0
     #: Entries that it leaves out, each with why; a few.
     left_out: Mapping[str, str] = field(default_factory=dict)
+    #: Its limits, each with its slots.
+    limits: Mapping[str, str] = field(default_factory=dict)
 
 
 class Swept(NamedTuple):

@@ -32,6 +32,7 @@ from celery_once_beat.errors import (
     VersionConflictError,
 )
 from celery_once_beat.schedules import RRule, cron, every, excluding, union
+from celery_once_beat.store import BeatReport
 from celery_once_beat.windows import format_instant, parse_instant
 
 WORK = "apps.once_app.work"
@@ -274,6 +275,18 @@ def test_wrong_input_is_one_line_before_anything_is_written(schedules, redis_ser
         schedules.delete("a", if_version="1")  # type: ignore[arg-type]
     with redis_server.client() as client:
         assert not [*client.scan_iter("once:*def*")]
+
+
+def test_a_limit_that_no_beat_has_is_refused(schedules: Schedules) -> None:
+    """Where beats live they say which there are; where none does, nobody knows here."""
+    limited = {"task": "t", "schedule": 60, "once": {"limit": "reprts"}}
+    assert schedules.set("a", **limited).version == 1
+    report = BeatReport(0.0, 0.0, 0, 0, "0.1.0", limits={"reports": "3"})
+    schedules._store.overdue("host:1:beat", datetime.now(timezone.utc), 0, report=report)
+    for wrong in (lambda: schedules.set("b", **limited), lambda: schedules.set_many([{"name": "b", **limited}])):
+        with pytest.raises(SettingError, match=r"has 'reports' \(did you mean 'reports'\?\)"):
+            wrong()
+    assert schedules.set("b", **{**limited, "once": {"limit": "reports"}}).version == 1
 
 
 def test_what_isnt_there_is_said(schedules: Schedules) -> None:

@@ -188,7 +188,11 @@ _FOR_THE_APP = (
         ({"kwargs": [1]}, "kwargs"),
         ({"options": {"once": {}}}, "beside options"),
         *(({"options": {name: "x"}}, f"options: found '{name}', expected compression, ") for name in _FOR_THE_APP),
-        ({"options": {"queue": {"exchange": "x"}}}, "expected the name of a queue"),
+        ({"options": {"queue": {"exchange": "x"}}}, r"options\['queue'\]: found {'exchange': 'x'}, expected a text"),
+        ({"options": {"priority": "high"}}, r"options\['priority'\]: found 'high', expected a whole number"),
+        ({"options": {"time_limit": -1}}, r"options\['time_limit'\]: found -1, expected a number of seconds"),
+        ({"options": {"retry_policy": [3]}}, r"options\['retry_policy'\]: found \[3\], expected a dict"),
+        ({"options": {"delivery_mode": 3}}, r"options\['delivery_mode'\]: found 3, expected one of 1, 2"),
         ({"once": 5}, "once"),
     ],
 )
