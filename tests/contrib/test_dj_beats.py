@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 SECOND = timedelta(seconds=1)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+@pytest.fixture(params=["sqlite", "postgres"])
 def any_shop(request: pytest.FixtureRequest, new_shop: Callable[..., Shop]) -> Shop:
     """A project, once on each kind of database."""
     return new_shop(request.param)

@@ -52,8 +52,6 @@ NOT_RUN = {
 
 ALL = [block for page in pages() for block in blocks_of(page)]
 RUN = [page for page in pages() if page not in PAGES and blocks_of(page)]
-#: Those that take a quarter of a minute or more.
-LONG = ("docs/cli.md", "docs/effects.md", "docs/moving/django-celery-beat.md", "docs/moving/redbeat.md")
 
 
 def taken(block: Block) -> bool:
@@ -167,7 +165,7 @@ def prepare(page: Page) -> None:
         page.execute(_DJANGO_ROWS, "<django-celery-beat's rows>")
 
 
-@pytest.mark.parametrize("path", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in RUN])
+@pytest.mark.parametrize("path", RUN)
 @pytest.mark.long
 def test_a_page_runs(path: str, procs: Processes, redis_server: RedisServer, redis_url: str, tmp_path: Path) -> None:
     """Its code raises nothing, its commands end with 0, its output is what it shows, its beats and workers run."""

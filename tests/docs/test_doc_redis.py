@@ -13,6 +13,8 @@ from doc_runner import start_with
 from processes import Processes, wait_until
 from servers import RedisServer, SentinelServer
 
+pytestmark = pytest.mark.long
+
 PAGE = "docs/redis.md"
 
 
@@ -68,7 +70,6 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
             server.__exit__()
 
 
-@pytest.mark.long
 def test_sentinel(watched: Watched, procs: Processes, tmp_path: Path) -> None:
     """A beat and a worker of the page's app find the master through its sentinels, and wait for its replica."""
     wait_until(watched.all_is_well, "the sentinels see all well", 90)
@@ -102,7 +103,6 @@ LOOKS = {"status": [], "history": ["tick"], "audit": [], "doctor": [], "ping": [
 NEEDED = {"+lrange": "history", "+info": "doctor", "+hscan": "status", "+hlen": "metrics"}
 
 
-@pytest.mark.long
 def test_commands_that_look(procs: Processes, tmp_path: Path, beat_by_acl: RedisServer) -> None:
     """As the page's user each of them works; without any one of these rights, one of them says what it may not."""
 

@@ -14,8 +14,9 @@ from system import System, rare
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import format_instant, parse_instant
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     """Windows that pass while all beats restart are claimed by the next one, in order."""
     # However slow the machine, none is left to recovery.
@@ -38,7 +39,6 @@ def test_a_restart_of_all_beats_loses_no_window(system: System) -> None:
     assert starts == sorted(starts)
 
 
-@pytest.mark.long
 def test_a_long_outage_of_all_beats(system: System) -> None:
     """Of windows later than the tolerance, catch-up says which run; the others are recorded as missed."""
     options = {"latest": {}, "all": {"once": {"catch_up": "all"}}, "none": {"once": {"catch_up": "none"}}}
@@ -70,7 +70,6 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     assert sum(event["count"] for event in system.ledger.read("missed", entry="latest")) == missed["latest"]
 
 
-@pytest.mark.long
 def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     """The newest definition counts at once, from now; old beats say so once and claim nothing of it."""
     old_entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
@@ -95,7 +94,6 @@ def test_a_changed_schedule_in_a_rolling_deploy(system: System) -> None:
     assert ran == set(system.starts())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_failed_rollout(system: System, end: int) -> None:
     """When the beats with the new definition are gone, the old one takes the entry back and loses no window."""
@@ -121,7 +119,6 @@ def test_a_failed_rollout(system: System, end: int) -> None:
     assert all(b - a == timedelta(seconds=1) for a, b in itertools.pairwise(after))
 
 
-@pytest.mark.long
 def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     """A beat that is told to end publishes and confirms what it has claimed, and ends with status 0.
 
@@ -147,7 +144,6 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     assert system.waiting() == claimed, "each window that was claimed has one message"
 
 
-@pytest.mark.long
 def test_an_entry_that_becomes_untracked(system: System) -> None:
     """Once no living beat tracks it, its open windows are dropped, each with a line in the log."""
     entry = {"task": "apps.once_app.work", "every": 1.0}
@@ -170,7 +166,6 @@ def test_an_entry_that_becomes_untracked(system: System) -> None:
     wait_until(lambda: any(said in beat.log for beat in new), "that is said", 60)
 
 
-@pytest.mark.long
 def test_beats_that_are_deployed_before_workers(system: System) -> None:
     """A window that a worker discards, since it doesn't know its task, is named once and tried again soon.
 

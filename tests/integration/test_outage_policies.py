@@ -52,15 +52,8 @@ def overdue(beat: Proc, entry: str) -> int:
     return len(said(beat, f"once: window \\S+ of '{entry}' is overdue, to be"))
 
 
-@pytest.mark.parametrize(
-    ("away", "how"),
-    [
-        ("store", "black hole"),
-        ("broker", "refused"),
-        pytest.param("store", "refused", marks=pytest.mark.long),
-        pytest.param("broker", "black hole", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("away", ["store", "broker"])
+@pytest.mark.parametrize("how", ["black hole", "refused"])
 def test_an_outage(start_redis: Callable[..., RedisServer], system: System, away: str, how: str) -> None:
     """One line when it begins and one when it ends, by beat and worker; then what ``catch_up`` says, and no flood.
 

@@ -12,8 +12,9 @@ from system import System, once_soon
 
 from celery_once_beat.windows import parse_instant
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_two_beats_that_poll(system: System, tmp_path: Path) -> None:
     """Each interval has one window, however many beats ask; it counts as claimed, and no other one is missed."""
     work = tmp_path / "work"
@@ -35,7 +36,6 @@ def test_two_beats_that_poll(system: System, tmp_path: Path) -> None:
     assert min((b - a).total_seconds() for a, b in pairwise(instants)) >= 5.0
 
 
-@pytest.mark.long
 def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     """By ping, status, doctor and the metrics, with its reason, though only beats ask it."""
     work = tmp_path / "work"

@@ -18,7 +18,7 @@ from system import EVERY_SECOND, System, rare
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import parse_instant, task_id
 
-pytestmark = pytest.mark.xdist_group("rabbitmq")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("rabbitmq")]
 
 
 @pytest.fixture
@@ -73,7 +73,6 @@ def id_of(start: str, entry: str = "tick") -> str:
     return task_id("once:", entry, parse_instant(start))
 
 
-@pytest.mark.long
 def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
     """They aren't taken for published: windows stay open, are published again soon, and are executed once.
 
@@ -97,7 +96,6 @@ def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) 
     system.check_each_once()
 
 
-@pytest.mark.long
 def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     """RabbitMQ takes no messages: beats claim nothing, are heard of all the time, and end when they are told to.
 
@@ -128,7 +126,6 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
 
 @pytest.mark.parametrize("at", ["basic.publish", "basic.ack"])
 @pytest.mark.parametrize("away", [False, True])
-@pytest.mark.long
 def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at: str, away: bool) -> None:
     """Before the message, or before its confirm: it is published again under the same id, a second copy is refused.
 
@@ -157,7 +154,6 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     assert twice <= sum(copies.values()) - len(copies) == len(system.refused()) <= (at == "basic.ack")
 
 
-@pytest.mark.long
 def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     """A worker loses its connection while its body runs: the broker delivers the message again, which is refused."""
     system.settings |= {"task_acks_late": True, "once_beat_lease": 30.0}
@@ -177,7 +173,6 @@ def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     system.check_each_once()
 
 
-@pytest.mark.long
 def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
     """It takes connections and answers nothing: a beat claims nothing, says so once, and goes on when it is back.
 
@@ -200,7 +195,6 @@ def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
         assert beat.log.count(line) == 1
 
 
-@pytest.mark.long
 def test_rabbitmq_is_killed_under_load(system: System) -> None:
     """Killed and started again under load: no window is lost, none is finished twice, no beat ends."""
     system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 0.5} for n in range(4)}

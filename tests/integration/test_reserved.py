@@ -12,6 +12,8 @@ from system import System
 
 from celery_once_beat.windows import format_instant
 
+pytestmark = pytest.mark.long
+
 START_TIMEOUT = 600.0
 RESERVED = ("one", "two", "three")
 
@@ -46,7 +48,6 @@ def wait_told(system: System, number: int = len(RESERVED)) -> None:
 
 
 # A full pool of greenlets lets a worker receive one message and no more.
-@pytest.mark.long
 @pytest.mark.parametrize(("pool", "reserved"), [("prefork", 3), ("threads", 3), ("gevent", 1)])
 def test_a_killed_worker_is_missed_after_a_lease(system: System, pool: str, reserved: int) -> None:
     """What it had reserved runs elsewhere, at once, and not when its message may be waiting for too long."""
@@ -65,7 +66,6 @@ def test_a_killed_worker_is_missed_after_a_lease(system: System, pool: str, rese
     system.procs.end()
 
 
-@pytest.mark.long
 def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> None:
     """For longer than two leases nothing of it is published again. What comes at a time of its own isn't touched."""
     system.settings = {"worker_prefetch_multiplier": 8, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 8}
@@ -83,7 +83,6 @@ def test_a_worker_that_is_busy_keeps_what_it_has_reserved(system: System) -> Non
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
-@pytest.mark.long
 def test_what_a_rate_limit_holds_back(system: System, pool: str) -> None:
     """The store knows that it waits. A copy of what ran takes no token: there is one an hour, and it is refused."""
     system.settings = {"worker_prefetch_multiplier": 16, "once_beat_start_timeout": START_TIMEOUT, "once_beat_lease": 3}

@@ -6,10 +6,11 @@ import pytest
 from processes import wait_until
 from system import System
 
+pytestmark = pytest.mark.long
+
 DAY = 86_400.0
 
 
-@pytest.mark.long
 def test_clocks_that_jump(system: System) -> None:
     """Clocks of beats and workers jump by an hour in both directions, as they run: each window once, none early."""
     worker = system.worker(pool="solo", faketime=0).wait_ready()
@@ -27,7 +28,6 @@ def test_clocks_that_jump(system: System) -> None:
     assert system.latest_early() <= 0
 
 
-@pytest.mark.long
 def test_workers_down_for_days(start_redis, system: System) -> None:
     """Windows that waited three days for a worker all run when there is one, each once."""
     server = start_redis(faketime=0)

@@ -18,7 +18,7 @@ from processes import environ
 from examples.ways.f_one_beat import REDBEAT
 from examples.ways.story import OURS, OWN
 
-pytestmark = pytest.mark.xdist_group("ways")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("ways")]
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^([A-F])  \S.*?  (its own|celery-once-beat) +(\d+) +(\d+) +(\d+) +(\d+)$", re.MULTILINE)
@@ -65,7 +65,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str,
         yield code, log.read(), directory
 
 
-@pytest.mark.long
 def test_all_ways_end_well(played: tuple[int, str, Path]) -> None:
     """The command says so, and leaves neither files nor processes behind."""
     code, text, directory = played
@@ -77,7 +76,6 @@ def test_all_ways_end_well(played: tuple[int, str, Path]) -> None:
     assert processes_in(directory) == []
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("letter", list("ABCDEF"))
 def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
     """Its own method shows its weakness on three nodes, of which one dies; on the same, here, no window does."""
@@ -101,7 +99,6 @@ def test_a_way(played: tuple[int, str, Path], letter: str) -> None:
         assert len(re.findall(r"KILLED node-\d \(SIGKILL\)", of_method)) == 1
 
 
-@pytest.mark.long
 def test_whose_lock_it_was(played: tuple[int, str, Path]) -> None:
     """Way F: RedBeat's where that is installed."""
     assert f"with a lock of {'RedBeat' if REDBEAT else 'this example'}'s" in played[1]

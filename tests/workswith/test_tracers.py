@@ -26,7 +26,6 @@ def ran(observed: Observed) -> list[dict[str, Any]]:
     return [span for span in observed.spans() if re.match(r"run/|celery\.run$", span["name"])]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("tracer", TRACERS)
 def test_one_span_each_a_window(system: System, tracer: str) -> None:
     """One of the beat that published it, and one of the worker that ran it, which is its child."""
