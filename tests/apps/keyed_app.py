@@ -1,4 +1,4 @@
-"""Plain code and child tasks that run once a window; as cron: ``python -m apps.keyed_app KEY EVERY HOW [SECONDS]``."""
+"""Plain code and child tasks that run once a window; as cron: ``python -m apps.keyed_app KEY EVERY [SECONDS]``."""
 
 from __future__ import annotations
 
@@ -34,25 +34,15 @@ def mail(self, user):
     ledger.write("finish", entry=self.window.entry, start=format_instant(self.window.start), user=user)
 
 
-@app.task(bind=True)
-def report(self, users):
-    for user in users:
-        mail.apply_once((user,), key=user, window=self.window)
-
-
 def main() -> None:
-    key, every, how, seconds = sys.argv[1], sys.argv[2], sys.argv[3], float((sys.argv[4:] or ["0"])[0])
-    with once(key, every=every, url=os.environ["STORE_URL"], lease=3.0, retry_failed_after=1.0) as window:
+    key, every, seconds = sys.argv[1], sys.argv[2], float((sys.argv[3:] or ["0"])[0])
+    with once(key, every=every, url=os.environ["STORE_URL"], lease=3.0) as window:
         if window is None:
             ledger.write("refused", entry=key)
             return
         fields = {"entry": key, "start": format_instant(window.start), "fence": window.fence}
         ledger.write("start", **fields)
         time.sleep(seconds)
-        if how == "raises":
-            raise ValueError("it failed")
-        if how == "exits":
-            raise SystemExit(3)
         ledger.write("finish", held=window.held, **fields)
 
 

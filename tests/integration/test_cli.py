@@ -536,7 +536,15 @@ def test_errors_are_one_line(system: System, once: Once) -> None:
     """Redis away, a wrong setting, a foreign key: each command says it in one line and its own status."""
     system.check_law = False
     away = {"STORE_URL": f"redis://:geheim@127.0.0.1:{free_port()}/0"}
-    for command in (["status"], ["audit"], ["doctor"], ["history", "tick"], ["pause", "tick"], ["run", "tick"]):
+    for command in (
+        ["status"],
+        ["audit"],
+        ["doctor"],
+        ["ping"],
+        ["history", "tick"],
+        ["pause", "tick"],
+        ["run", "tick"],
+    ):
         said = once(*command, **away)
         assert said.exit_code == os.EX_UNAVAILABLE, command
         assert said.log.count("\n") == 1, said.log

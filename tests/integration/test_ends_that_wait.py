@@ -10,7 +10,6 @@ import pytest
 from celery.states import SUCCESS
 from deliveries import LEASE, Worker, leases, told
 from processes import wait_until
-from system import System, once_soon
 
 from celery_once_beat import signals
 from celery_once_beat.errors import StoreUnavailableError
@@ -91,17 +90,3 @@ def test_two_that_send_one_end(worker: Worker, patient: None, caplog: pytest.Log
         leases(worker)._record(ends)
     assert told(caplog) == ["window_stale"] * stale
     assert worker.account.counts == ({} if stale else {"done": 1})
-
-
-@pytest.mark.long
-def test_a_body_that_kills_its_process_takes_no_success_along(system: System) -> None:
-    """What succeeded before it in the same process is done, and doesn't run again."""
-    system.app = "apps.killing_app"
-    system.settings = {"once_beat_recovery_interval": 0.5, "once_beat_lease": 3.0}
-    system.entries = {"tick": {"task": "apps.killing_app.succeed", **once_soon()}}
-    system.worker(env={"WITHIN": 60}).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: system.ledger.read("kills"), "the process is killed", 60)
-    wait_until(lambda: system.outcomes() == {"done": 1}, "the window is done", 60)
-    beat.stop()
-    assert [ran["attempt"] for ran in system.ledger.read("ran")] == [1]

@@ -471,12 +471,12 @@ def node(system: System) -> Callable[..., Proc]:
 @pytest.mark.long
 def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
     """Eight nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
-    first = [node("nightly", "366d", "works", "60") for _ in range(4)]
+    first = [node("nightly", "366d", "60") for _ in range(4)]
     wait_until(lambda: sum(not proc.alive for proc in first) == 3, "three are refused", 60)
     (runner,) = [proc for proc in first if proc.alive]
     runner.kill()
-    wait_until(lambda: (node("nightly", "366d", "works").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    node("nightly", "366d", "works").wait(60)
+    wait_until(lambda: (node("nightly", "366d").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
+    node("nightly", "366d").wait(60)
     started = system.ledger.read("start")
     assert len(started) == 2
     assert len({event["start"] for event in started}) == 1, "the same window"

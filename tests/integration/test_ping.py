@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from processes import Proc, environ, wait_until
-from servers import free_port
 from system import System
 
 
@@ -40,18 +39,6 @@ def test_a_beat_that_lives_is_found_until_it_ends(system: System) -> None:
 
     beat.stop()
     assert ping(system).exit_code == 1, "a beat that ends says so at once"
-
-
-def test_without_redis_it_says_so_in_one_line(system: System) -> None:
-    """No answer isn't 'no beat': another status, one line, no traceback."""
-    system.check_law = False
-    away = ping(system, STORE_URL=f"redis://127.0.0.1:{free_port()}/0")
-    assert away.exit_code == os.EX_UNAVAILABLE
-    assert away.log.startswith("once: Redis: ")
-    assert away.log.count("\n") == 1
-    wrong = ping(system, settings={"once_beat_lease": "soon"})
-    assert wrong.exit_code == os.EX_CONFIG
-    assert wrong.log == "once: once_beat_lease: found 'soon', expected a number of seconds, at least 0.5\n"
 
 
 # -- the heartbeat file
