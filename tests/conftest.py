@@ -250,25 +250,17 @@ def start_redis() -> Iterator[Callable[..., RedisServer]]:
         pytest.fail(f"keys without expiry: {forever}", pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def rabbit_server() -> Iterator[RabbitServer]:
-    """The session's RabbitMQ node."""
-    with RabbitServer.start() as server:
-        yield server
+def _server(kind):
+    @pytest.fixture(scope="session")
+    def server():
+        with kind.start() as running:
+            yield running
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """The session's PostgreSQL."""
-    with PostgresServer.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def maria_server() -> Iterator[MariaServer]:
-    """The session's MariaDB."""
-    with MariaServer.start() as server:
-        yield server
+#: The session's servers of each kind.
+rabbit_server, postgres_server, maria_server = map(_server, (RabbitServer, PostgresServer, MariaServer))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -21,6 +21,9 @@ import yaml
 from needs import need
 from prometheus_client.parser import text_string_to_metric_families
 from servers import ServerError, _Server
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Minutes that a phase of a recording lasts: longer than any rule waits or looks back.
 PHASE = 40
@@ -31,31 +34,27 @@ _LOOKS = PHASE * 60 // _BETWEEN
 _Look = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-class PrometheusServer(_Server):
-    """A Prometheus on the loopback that scrapes ``targets``, each ``host:port``, once a second."""
+class _Monitor(_Server):
+    """A program of Prometheus' on the loopback."""
 
-    def __init__(self, targets: Sequence[str]) -> None:
-        super().__init__()
-        job = {"job_name": "once", "static_configs": [{"targets": [*targets]}]}
-        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
-        (self.directory / "prometheus.yml").write_text(json.dumps(config))
+    name: str
 
     def __repr__(self) -> str:
-        return f"<Prometheus on port {self.port}>"
+        return f"<{self.name} on port {self.port}>"
 
     @classmethod
-    def start(cls, *targets: str) -> PrometheusServer:
+    def start(cls, *given: Any) -> Self:
         """A running server on a free port."""
-        need("prometheus")
-        return cls(targets)._launched()
+        need(cls.name)
+        return cls(*given)._launched()
+
+    def _options(self) -> dict[str, object]:
+        raise NotImplementedError
 
     def _launch(self) -> None:
-        options = {
-            "config.file": "prometheus.yml", "storage.tsdb.path": "data", "log.level": "warn",
-            "web.listen-address": f"127.0.0.1:{self.port}",
-        }  # fmt: skip
-        command = [str(need("prometheus")), *(f"--{name}={value}" for name, value in options.items())]
-        self._spawn(command, dict(os.environ))
+        address = f"127.0.0.1:{self.port}"
+        options = {"log.level": "warn", "web.listen-address": address, **self._options()}
+        self._spawn([str(need(self.name)), *(f"--{name}={value}" for name, value in options.items())], {**os.environ})
         self._wait_until_answers()
 
     def _answers(self) -> bool:
@@ -64,6 +63,21 @@ class PrometheusServer(_Server):
                 return self.alive
         except (URLError, ConnectionError, TimeoutError):
             return False
+
+
+class PrometheusServer(_Monitor):
+    """A Prometheus on the loopback that scrapes ``targets``, each ``host:port``, once a second."""
+
+    name = "prometheus"
+
+    def __init__(self, *targets: str) -> None:
+        super().__init__()
+        job = {"job_name": "once", "static_configs": [{"targets": [*targets]}]}
+        config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
+        (self.directory / "prometheus.yml").write_text(json.dumps(config))
+
+    def _options(self) -> dict[str, object]:
+        return {"config.file": "prometheus.yml", "storage.tsdb.path": "data"}
 
     def query(self, query: str) -> list[dict[str, Any]]:
         """What it answers: of each series ``metric``, its labels, and ``value``, an instant and a text."""
@@ -81,38 +95,17 @@ class PrometheusServer(_Server):
         return {found["metric"].get("entry", ""): float(found["value"][1]) for found in self.query(query)}
 
 
-class AlertmanagerServer(_Server):
+class AlertmanagerServer(_Monitor):
     """An Alertmanager on the loopback with this configuration."""
+
+    name = "alertmanager"
 
     def __init__(self, config: Path) -> None:
         super().__init__()
         self._config = config
 
-    def __repr__(self) -> str:
-        return f"<Alertmanager on port {self.port}>"
-
-    @classmethod
-    def start(cls, config: Path) -> AlertmanagerServer:
-        """A running server on a free port."""
-        need("alertmanager")
-        return cls(config)._launched()
-
-    def _launch(self) -> None:
-        options = {
-            "config.file": self._config, "storage.path": "data", "cluster.listen-address": "", "log.level": "warn",
-            "web.listen-address": f"127.0.0.1:{self.port}",
-        }  # fmt: skip
-        self._spawn(
-            [str(need("alertmanager")), *(f"--{name}={value}" for name, value in options.items())], dict(os.environ)
-        )
-        self._wait_until_answers()
-
-    def _answers(self) -> bool:
-        try:
-            with urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5):
-                return self.alive
-        except (URLError, ConnectionError, TimeoutError):
-            return False
+    def _options(self) -> dict[str, object]:
+        return {"config.file": self._config, "storage.path": "data", "cluster.listen-address": ""}
 
     def heard(self, *alerts: Mapping[str, str]) -> set[str]:
         """Fire alerts with these labels; returns the names of those about which somebody is told."""

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partialmethod
 from typing import Any
 
 import redis
@@ -94,11 +95,7 @@ class Havoc:
         self.cast.gone(member)
         return True
 
-    def _beat_killed(self, fault: Fault) -> bool:
-        return self._kill(fault, "beat")
-
-    def _worker_killed(self, fault: Fault) -> bool:
-        return self._kill(fault, "worker")
+    _beat_killed, _worker_killed = partialmethod(_kill, kind="beat"), partialmethod(_kill, kind="worker")
 
     def _pool_child_killed(self, fault: Fault) -> bool:
         member = next((m for m in self.cast.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
@@ -127,11 +124,7 @@ class Havoc:
         self._lasts(fault, thaw)
         return True
 
-    def _beat_frozen(self, fault: Fault) -> bool:
-        return self._freeze(fault, "beat")
-
-    def _worker_frozen(self, fault: Fault) -> bool:
-        return self._freeze(fault, "worker")
+    _beat_frozen, _worker_frozen = partialmethod(_freeze, kind="beat"), partialmethod(_freeze, kind="worker")
 
     def _end(self, fault: Fault, kind: str) -> bool:
         member = self._one(kind)
@@ -153,11 +146,7 @@ class Havoc:
         self.cast.ending.append((time.monotonic() + 5, gone))
         return True
 
-    def _beat_ended(self, fault: Fault) -> bool:
-        return self._end(fault, "beat")
-
-    def _worker_ended(self, fault: Fault) -> bool:
-        return self._end(fault, "worker")
+    _beat_ended, _worker_ended = partialmethod(_end, kind="beat"), partialmethod(_end, kind="worker")
 
     def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
         if not _answers(self.cast.store):
@@ -230,24 +219,15 @@ class Havoc:
         self._lasts(fault, link.heal)
         return True
 
-    def _store_connections_cut(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "none", Link.cut)
-
-    def _store_black_hole(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "out", lambda link: setattr(link, "dark", True))
-
-    def _replies_of_the_store_lost(self, fault: Fault) -> bool:
-        return self._on_link(fault, "store", "out", lambda link: setattr(link, "deaf", True))
+    _store_connections_cut = partialmethod(_on_link, link_of="store", effect="none", change=Link.cut)
+    _store_black_hole = partialmethod(_on_link, link_of="store", effect="out", change=Link.darken)
+    _replies_of_the_store_lost = partialmethod(_on_link, link_of="store", effect="out", change=Link.deafen)
+    _broker_connections_cut = partialmethod(_on_link, link_of="broker", effect="none", change=Link.cut)
+    _broker_black_hole = partialmethod(_on_link, link_of="broker", effect="none", change=Link.darken)
 
     def _store_link_slow(self, fault: Fault) -> bool:
         delay = self._rng.uniform(0.02, 0.3)
         return self._on_link(fault, "store", "slow", lambda link: setattr(link, "delay", delay))
-
-    def _broker_connections_cut(self, fault: Fault) -> bool:
-        return self._on_link(fault, "broker", "none", Link.cut)
-
-    def _broker_black_hole(self, fault: Fault) -> bool:
-        return self._on_link(fault, "broker", "none", lambda link: setattr(link, "dark", True))
 
     def _clock_jumps(self, fault: Fault) -> bool:
         clocks = [member for member in self.cast.members if member.clock and member.up]

@@ -36,6 +36,12 @@ class Link:
         """Break all connections; new ones may be made."""
         self._network.call(self._cut())
 
+    def darken(self) -> None:
+        self.dark = True
+
+    def deafen(self) -> None:
+        self.deaf = True
+
     def heal(self) -> None:
         self.dark = self.deaf = False
         self.delay = 0.0
