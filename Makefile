@@ -52,7 +52,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording timelines screenshot boardcost unit test test-all long nightly whens whencost model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo recording timelines screenshot boardcost unit test test-all long nightly whens model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -93,9 +93,6 @@ nightly: test-all long coverage chaos model celery-suite matrix  ## what takes a
 
 whens: $(VENV)/.test  ## a million starts of cron lines in all time zones against an independent cron, SEED=7
 	cd tests && $(abspath $(VENV))/bin/python whens.py $(if $(SEED),--seed $(SEED))
-
-whencost: $(VENV)/.test  ## what it costs to find the next start of a schedule
-	cd tests && $(abspath $(VENV))/bin/python when_cost.py
 
 model: $(VENV)/.test  ## the protocol's model in every state, and HISTORIES=100000 of a real server against it, SEED=7
 	$(PY) -m pytest -s -m "" tests/simulation/test_model.py tests/simulation/test_replay.py --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
