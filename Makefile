@@ -52,7 +52,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo recording timelines screenshot boardcost unit test test-all long nightly whens model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo saas recording timelines screenshot boardcost unit test test-all long nightly whens model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -63,6 +63,9 @@ demo: $(VENV)/.demo  ## two beats and two workers, one of each killed
 .PHONY: examples  # there is a folder of that name
 examples: $(VENV)/.demo  ## six ways to run a job on one of many nodes: how each goes wrong, and the same here
 	$(PY) -m examples.ways
+
+saas: $(VENV)/.saas  ## a service over FastAPI: tenants who choose when they get a report
+	$(PY) -m examples.saas $(ARGS)
 
 recording: $(VENV)/.demo  ## the demo once more, recorded for README.md
 	$(PY) -m examples.ha_pair --record docs/demo.svg
@@ -159,6 +162,7 @@ format: $(VENV)/.check  ## what ruff can mend by itself
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv "$(VENV)"
 
+$(VENV)/.saas: EXTRAS = saas
 $(VENV)/.demo: EXTRAS = demo
 $(VENV)/.unit: EXTRAS = test
 $(VENV)/.test: EXTRAS = test-all
@@ -167,7 +171,7 @@ $(VENV)/.bench: EXTRAS = bench
 $(VENV)/.docs: EXTRAS = docs
 $(VENV)/.mutants: EXTRAS = mutants
 $(VENV)/.matrix: EXTRAS = matrix
-$(VENV)/.demo $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix $(VENV)/.mutants: pyproject.toml | $(VENV)/pyvenv.cfg
+$(VENV)/.saas $(VENV)/.demo $(VENV)/.unit $(VENV)/.test $(VENV)/.check $(VENV)/.bench $(VENV)/.docs $(VENV)/.matrix $(VENV)/.mutants: pyproject.toml | $(VENV)/pyvenv.cfg
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch "$@"
 

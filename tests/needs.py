@@ -218,6 +218,7 @@ NEEDS: dict[str, Need] = {
         "valkey-server", ("valkey-*",), lambda: _valkey_of_wheel() or _program("valkey-server")(), _valkey_of_wheel,
         ci_must_have=False,
     ),
+    "saas": _extra("saas", "fastapi", "sqlalchemy", "uvicorn"),
     "test-board": _extra("test-board", "axe_playwright_python", "playwright", "promql_parser"),
     "test-contrib": _extra("test-contrib", "psycopg", "pymysql", "sqlalchemy_celery_beat"),
     "test-effects": _extra("test-effects", "django_celery_beat", "greenlet", "psycopg", "pymysql", "sqlalchemy"),

@@ -38,6 +38,7 @@ BLOCKS = {
     ("docs/redis.md", "proj.py"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "replica.conf"): "tests/docs/test_doc_redis.py",
     ("docs/redis.md", "sentinel.conf"): "tests/docs/test_doc_redis.py",
+    ("docs/two-stores.md", "examples/saas"): "tests/integration/test_saas.py",
     ("docs/systemd.md", "/etc/proj.env"): "tests/docs/test_doc_deployment.py",
     ("docs/systemd.md", "probe"): "tests/docs/test_doc_deployment.py",
 }

@@ -67,7 +67,7 @@ Key = str | int | uuid.UUID | tuple[str | int | uuid.UUID, ...]
 
 _AN_EVERY = f"a timedelta, seconds, a schedule like crontab(hour=2, minute=0), or {A_SPAN}, at least 1 ms"
 _MAX_KEY = 1024
-_PLAIN = re.compile(r"[\w.-]{1,100}")
+_PLAIN = re.compile(r"[\w./-]{1,100}")
 #: Seconds: the server counts in milliseconds.
 _TICK = 0.001
 #: How often the server may answer that its time lies in another window.

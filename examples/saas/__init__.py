@@ -1,0 +1,1 @@
+"""A service whose tenants choose when they get a report."""
