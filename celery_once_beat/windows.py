@@ -53,10 +53,10 @@ class Window:
 
     ``start`` and ``end`` are aware datetimes in UTC: the scheduled instant and the next one (None after a
     one-off). ``attempt`` counts the window's executions from 1. ``tracked`` is False if nothing recovers the window.
-    ``keyed`` is True if ``entry`` is a key of ``once`` or ``apply_once``. ``fence`` grows with every execution of the
-    entry's windows (None before one has begun). ``last_done`` is the start of the entry's last window that ended as
-    done, in UTC (None if there is none). ``lease`` is the entry's own, in seconds (None: as the task says).
-    ``limit`` is the name of the limit that it shares with other entries (None: none).
+    ``keyed`` is True if ``entry`` is a key of ``once`` or ``apply_once`` that isn't tracked. ``fence`` grows with every
+    execution of the entry's windows (None before one has begun). ``last_done`` is the start of the entry's last window
+    that ended as done, in UTC (None if there is none). ``lease`` is the entry's own, in seconds (None: as the task
+    says). ``limit`` is the name of the limit that it shares with other entries (None: none).
 
     ``scheduled`` is False if a task was called without a window, by ``delay()`` for example. The window is then the
     call's own: ``entry`` is its task id, ``start`` is when it first began, the same over its retries. It is always

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.windows import parse_instant
+from celery_once_beat.windows import CHILD, format_instant, parse_instant
 
-from .codec import LONGEST_WORDS, as_mapping, instant, instant_or_none, read_pause_words, read_text, whole
+from .codec import EPOCH, LONGEST_WORDS, as_mapping, instant, instant_or_none, read_pause_words, read_text, whole
 from .keys import VERSION, newer
 from .protocol import STATES
 
@@ -107,6 +107,8 @@ def read_account(key: str, reply: Any) -> EntryAccount | OnceError | None:
     version = values.get("v", "1")
     if version != str(VERSION):
         return newer(key, version) if version.isdecimal() else StoreDataError(f"the key {key!r} has no version")
+    if values.get("fingerprint") == CHILD:  # nobody claims it
+        values |= dict.fromkeys(("cursor", "born", "since"), format_instant(EPOCH))
     if "cursor" not in values:
         return None
     try:

@@ -22,6 +22,7 @@ from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
 from celery_once_beat.features.keyed.beat import Children
 from celery_once_beat.features.keyed.store import open_child
+from celery_once_beat.features.orders.orders import OrderedBy, Orders
 from celery_once_beat.rules import EndRules
 from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
@@ -201,6 +202,17 @@ def test_no_entry_is_named_as_a_child(sender: Callable[..., Any]) -> None:
     entries = Entries("beat", store_of(app).settings, app.tasks)
     with pytest.raises(SettingError, match="expected a name that doesn't begin with child:"):
         entries.make("child:x", SimpleNamespace(task="proj.mail", schedule=60, options={}))
+
+
+def test_it_can_be_given_up(sender: Callable[..., Any], redis_url: str) -> None:
+    """As an entry's window, if nobody knows its task any more, say; its parent doesn't send it again."""
+    mail = sender()
+    send(mail)
+    store, name = store_of(mail.app), "child:proj.mail@report:ann"
+    assert [*store.account(name).open] == [WINDOW.start]
+    assert Orders(store).abandon(name, [WINDOW.start], OrderedBy("anna")).gone == [WINDOW.start]
+    assert (send(mail), overdue(store), store.account(name).open) == (None, [], {})
+    assert store.account(name).apart == {"cancelled": 1}
 
 
 def test_without_a_broker_a_beat_sends_it(system: System, sender: Callable[..., Any]) -> None:

@@ -162,6 +162,7 @@ async def in_asyncio() -> None:
     with once("cleanup", every="1h", app=app) as plain:
         assert_type(plain, Window | None)
     await SentAfterCommit().apply_once_async(("2026-11-21",), key="ann", every="1d", queue="mails")
+    await SentAfterCommit().apply_once_async(("2026-11-21",), key="ann", window=plain, tracked=True)
     await SentAfterCommit().apply_once_async(("2026-11-21",), every="1d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
