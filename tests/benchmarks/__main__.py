@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.runs import Bench
-from benchmarks.stretches import Stretches
+from benchmarks.stretches import LASTING, Stretches
 
 ROOT = Path(__file__).resolve().parents[2]
 BIG = 10_000
@@ -56,7 +56,7 @@ def workers(rounds: int) -> Iterator[Row]:
         for name, stretches, away in (
             ("worker", Stretches(all_kinds, 200, 5 * rounds), 0.0),
             ("far", Stretches(ours, 200, 5 * rounds), report.AWAY),
-            ("50 ms", Stretches(ours, 30 * concurrency, rounds, ".short"), 0.0),
+            *((f"{ms} ms", Stretches(ours, 30 * concurrency, rounds, f".{ms} ms"), 0.0) for ms in LASTING),
         ):
             yield f"{name} {pool}", methodcaller("worker", pool, concurrency, stretches, away), False
     peers = Stretches(("plain", "celery-once", "celery-singleton"), 200, 5)

@@ -1,4 +1,4 @@
-"""The app of every benchmark: a task that does nothing and one of 50 ms, once with each project's task base.
+"""The app of every benchmark: a task that does nothing and some of several ms, once with each project's task base.
 
 Every body counts itself, so that what is measured is known to have been executed. The environment says where the
 servers are (``BROKER``, ``STORE``) and where the counts go (``COUNTS``).
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import IO
 
+from benchmarks.stretches import LASTING
 from celery import Celery, Task
 from celery_once import QueueOnce
 from celery_singleton import Singleton
@@ -55,14 +57,18 @@ def nothing(number: int) -> None:
     ran(number)
 
 
-def short(number: int) -> None:
-    time.sleep(0.05)
-    ran(number)
+def lasting(ms: int) -> Callable[[int], None]:
+    def last(number: int) -> None:
+        time.sleep(ms / 1000)
+        ran(number)
+
+    return last
 
 
 for _kind, _base in BASES.items():
     app.task(nothing, name=f"bench.{_kind}", base=_base)
-    app.task(short, name=f"bench.{_kind}.short", base=_base)
+    for _ms in LASTING:
+        app.task(lasting(_ms), name=f"bench.{_kind}.{_ms} ms", base=_base)
 
 
 @app.task(name="bench.long", base=OnceTask)

@@ -16,6 +16,8 @@ KINDS = {
     "plain": "plain", "windows": "once", "without window": "once",
     "celery-once": "celery-once", "celery-singleton": "celery-singleton",
 }  # fmt: skip
+#: How long the bodies last that do something, ms.
+LASTING = (5, 20, 50)
 
 
 class Body(NamedTuple):
