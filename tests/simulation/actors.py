@@ -70,10 +70,7 @@ def beat_schedule(entries: dict[str, Any]) -> dict[str, Any]:
             "task": f"sim.{entry['task']}",
             "schedule": celery_schedule(entry),
             "kwargs": {"entry": name},
-            "options": {
-                "once": once_options(entry),
-                **({"expires": entry["expires"]} if entry.get("expires") else {}),
-            },
+            "options": {"once": once_options(entry), **({"expires": entry["expires"]} if entry.get("expires") else {})},
         }
         for name, entry in entries.items()
     }

@@ -865,12 +865,7 @@ def test_what_waits_doesnt_make_a_fault_of_others_its_own():
 
 @pytest.mark.parametrize(
     ("who", "found"),
-    [
-        (["beat-1", "beat-2"], None),
-        ([""], None),
-        (["beat-1"], "missed"),
-        (["worker-1", "worker-2", QUEUE], "missed"),
-    ],
+    [(["beat-1", "beat-2"], None), ([""], None), (["beat-1"], "missed"), (["worker-1", "worker-2", QUEUE], "missed")],
 )
 def test_what_no_beat_claimed_while_each_waited_may_be_missed(who, found):
     """It is missed only if no beat could claim it: that another one waits excuses none."""

@@ -521,9 +521,7 @@ def test_a_retry_number_that_the_store_can_keep() -> None:
 
 
 @settings(max_examples=200)
-@given(
-    st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD.get(name, 1)) for name in sorted(HEADERS)}),
-)
+@given(st.fixed_dictionaries({}, optional={name: ANYTHING | st.just(GOOD.get(name, 1)) for name in sorted(HEADERS)}))
 def test_strange_headers_raise_nothing_else(headers: dict[str, object]) -> None:
     """Headers come from outside: they give a window, None, or one of two errors."""
     try:

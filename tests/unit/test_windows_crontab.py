@@ -201,11 +201,7 @@ class Pytz(tzinfo):
 
 @pytest.mark.parametrize(
     ("tz", "start"),
-    [
-        (Summer(), "2026-01-01T01:00"),
-        (timezone(-5 * HOUR), "2026-01-01T08:00"),
-        (Pytz(), "2026-01-01T02:00"),
-    ],
+    [(Summer(), "2026-01-01T01:00"), (timezone(-5 * HOUR), "2026-01-01T08:00"), (Pytz(), "2026-01-01T02:00")],
 )
 def test_the_schedules_own_zone_counts(tz: tzinfo, start: str) -> None:
     """A fixed offset, a zone that can't be hashed and pytz's are as good as a ZoneInfo."""
