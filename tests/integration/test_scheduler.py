@@ -45,7 +45,7 @@ def tick() -> None:
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
     """An app with one entry that is due each 100 ms, whose options are shared and hold headers."""
-    with Celery("tests", broker=redis_url, set_as_current=False, task_cls=OnceTask) as app:
+    with Celery("tests", broker=redis_url, backend=redis_url, set_as_current=False, task_cls=OnceTask) as app:
         app.conf.update(task_default_queue=QUEUE, once_beat_recovery_interval=0.2)
         app.conf.beat_schedule = {
             "tick": {
@@ -546,10 +546,15 @@ class Renamed(OnceTask):
         return super().apply_async(*args, **options)
 
 
+def sends_by(app: Celery, base: type[OnceTask]) -> None:
+    """The entry's task publishes as its base does."""
+    app.task(tick, name="tests.own", base=base, shared=False)
+    app.conf.beat_schedule["tick"]["task"] = "tests.own"
+
+
 def test_a_task_that_sets_headers_of_its_own(app, redis_url, schedulers, caplog) -> None:
     """The window's are in the message all the same."""
-    app.task(tick, name="tests.nested", base=Nested, shared=False)
-    app.conf.beat_schedule["tick"]["task"] = "tests.nested"
+    sends_by(app, Nested)
     tick_until(schedulers(), lambda: messages(redis_url) >= 2, "windows are published")
     for headers in queued(redis_url):
         assert decode_headers(find_headers(headers)).tracked
@@ -559,8 +564,7 @@ def test_a_task_that_sets_headers_of_its_own(app, redis_url, schedulers, caplog)
 
 def test_a_task_that_sends_another_message(app, redis_url, schedulers, caplog) -> None:
     """No worker would know its window: said once, the window ends as untracked, and so do those that follow."""
-    app.task(tick, name="tests.renamed", base=Renamed, shared=False)
-    app.conf.beat_schedule["tick"]["task"] = "tests.renamed"
+    sends_by(app, Renamed)
     scheduler = schedulers()
     tick_until(scheduler, lambda: messages(redis_url) >= 4, "windows are published")
     account = scheduler.store.account("tick")
@@ -642,3 +646,72 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(app, schedulers, redis_ur
         wait_until(lambda: time.time() * 1000 > heard[-1] + 10, "the clock goes on", 5, every=0.001)
     assert heard == sorted(set(heard))
     assert messages(redis_url), "what was loaded first is claimed while others are loaded"
+
+
+class Audited(OnceTask):
+    """Writes down what it has sent, in a table that can't be reached."""
+
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        super().apply_async(*args, **options)
+        raise ConnectionError("the table of what was sent is away")
+
+
+class Counting(OnceScheduler):
+    """Counts what it has sent, by a server that can't be reached."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        super().apply_async(*args, **options)
+        raise RuntimeError("the metrics are away")
+
+
+class CountingEntries(OnceScheduler):
+    """The same, where nothing logs what is raised."""
+
+    def apply_entry(self, *args: Any, **options: Any) -> None:
+        super().apply_entry(*args, **options)
+        raise RuntimeError("the metrics are away")
+
+
+@pytest.mark.parametrize(
+    ("base", "cls"),
+    [(Audited, OnceScheduler), (OnceTask, Counting), (OnceTask, CountingEntries)],
+    ids=["of the task", "of the scheduler", "of the entry"],
+)
+def test_what_is_raised_behind_the_message(app, schedulers, redis_url, base: type[OnceTask], cls) -> None:
+    """The message is out: it isn't sent again, and its window doesn't fail before a worker comes to it."""
+    sends_by(app, base)
+    scheduler = schedulers(cls)
+    tick_until(scheduler, lambda: len(queued(redis_url)) >= 40, "windows of four seconds are published")
+    ids = [headers["id"] for headers in queued(redis_url)]
+    account = scheduler.store.account("tick")
+    assert len(ids) == len(set(ids)) == len(account.open)
+    assert account.counts == {}
+
+
+class Single(OnceTask):
+    """Sends nothing while its last message waits, as tasks do that are to be in the queue once."""
+
+    abstract = True
+    busy = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        if Single.busy:
+            Single.busy = False
+            return None
+        return super().apply_async(*args, **options)
+
+
+def test_a_task_that_sends_nothing(app, schedulers, redis_url, caplog) -> None:
+    """That window ends as untracked. Those that follow are tracked, since no message has lost its window."""
+    Single.busy = True
+    sends_by(app, Single)
+    scheduler = schedulers()
+    tick_until(scheduler, lambda: len(queued(redis_url)) >= 5, "windows are published")
+    account = scheduler.store.account("tick")
+    assert account.counts == {"untracked": 1}
+    assert len(account.open) == len(queued(redis_url))
+    said = [record for record in caplog.records if getattr(record, "action", "") == "window_unsent"]
+    assert len(said) == 1
+    assert "no message" in said[0].getMessage()
