@@ -70,11 +70,12 @@ class System:
         self.store = Store(Settings(redis_url=store_url))
         self.check_law = True
 
-    def use_store(self, url: str) -> None:
-        """Coordinate through another server than the one that is the broker."""
+    def use_store(self, store: Any) -> Any:
+        """Coordinate through another server than the one that is the broker; returns what is given, it or its URL."""
         self.store.close()
-        self.store_url = url
-        self.store = Store(Settings(redis_url=url))
+        self.store_url = store if isinstance(store, str) else store.url()
+        self.store = Store(Settings(redis_url=self.store_url))
+        return store
 
     def env(self, **more: Any) -> dict[str, str]:
         env = {

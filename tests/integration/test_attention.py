@@ -28,8 +28,7 @@ def no_law(system: System) -> None:
 @pytest.fixture
 def server(start_redis: Callable[..., RedisServer], system: System) -> RedisServer:
     """The system's Redis, whose clock is moved; whatever stands is left alone for long."""
-    server = start_redis(faketime=0)
-    system.use_store(server.url())
+    server = system.use_store(start_redis(faketime=0))
     system.settings = PATIENT
     return server
 

@@ -445,8 +445,7 @@ def test_a_server_whose_clock_went_back_is_seen(system: System, once: Once) -> N
 
 def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
     """A Redis that may lose or evict keys, a lonely beat, a wrong entry, a stock scheduler: each with its advice."""
-    server = start_redis(args=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
-    system.use_store(server.url())
+    system.use_store(start_redis(args=("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")))
     system.check_law = False
     system.settings = {"once_beat_lease": 7200.0}
     system.entries = {
@@ -485,7 +484,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
 @pytest.mark.long
 def test_the_doctors_last_line(start_redis: Callable[..., RedisServer], system: System, once: Once) -> None:
     """All is well; or it is set up right, and entries need attention. What is to be set is shown elsewhere."""
-    system.use_store(start_redis(appendonly=True).url())
+    system.use_store(start_redis(appendonly=True))
     system.settings = {**SLOWLY, "beat_scheduler": "once"}
     system.check_law = False
     beats, _ = system.pair(pool="solo")

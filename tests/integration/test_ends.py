@@ -200,8 +200,7 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
 
 def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     """A finished window's message that comes back an hour later, when its markers have expired, is refused."""
-    server: RedisServer = start_redis("valkey", faketime=0)
-    system.use_store(server.url())
+    server = system.use_store(start_redis("valkey", faketime=0))
     one_window(system, "work", worker=False)
     body = wait_until(system.peek, "the message waits", 60)
     system.worker(pool="solo").wait_ready()

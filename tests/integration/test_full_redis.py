@@ -16,8 +16,7 @@ WORK = "apps.once_app.work"
 @pytest.mark.long
 def test_an_entry_that_cant_be_loaded_stops_no_other(start_redis: Callable[..., RedisServer], system: System) -> None:
     """A beat that starts while Redis is full claims what Redis knows; status and doctor say before that it fills up."""
-    server = start_redis(args=("--maxmemory-policy", "noeviction"))
-    system.use_store(server.url())
+    system.use_store(start_redis(args=("--maxmemory-policy", "noeviction")))
     system.check_law = False
     system.entries = {"tick": {"task": WORK, "every": 1.0}}
     beat = system.beat().wait_ready()

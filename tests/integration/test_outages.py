@@ -87,8 +87,7 @@ def test_a_purged_queue(system: System) -> None:
 @pytest.mark.long
 def test_queued_windows_when_the_store_is_flushed(start_redis, system: System) -> None:
     """What waits in the queue when the store loses everything still runs, once, though its messages come twice."""
-    store = start_redis()
-    system.use_store(store.url())
+    store = system.use_store(start_redis())
     system.check_law = False  # the account of these windows is lost
     # One message each, until the copies are put there; the worker that begins one ends it.
     system.settings = {"once_beat_start_timeout": 60.0, "once_beat_lease": 30.0}
@@ -153,8 +152,7 @@ def test_a_flushed_store(start_redis, system: System) -> None:
 
     The guarantee may be lost for the windows in flight: they are left out here.
     """
-    store = start_redis()
-    system.use_store(store.url())
+    store = system.use_store(start_redis())
     system.entries = {
         "tick": {"task": "apps.once_app.work", "every": 1.0},
         "slow": {"task": "apps.once_app.work", "every": 6.0},
@@ -177,8 +175,7 @@ def test_a_flushed_store(start_redis, system: System) -> None:
 @pytest.mark.long
 def test_redis_away_from_a_beat(start_redis, system: System) -> None:
     """A beat whose store is away waits, says so once, and goes on by the catch-up policy; it never ends."""
-    store = start_redis(appendonly=True)
-    system.use_store(store.url())
+    store = system.use_store(start_redis(appendonly=True))
     system.settings = {"once_beat_start_timeout": 20.0}  # what is put back isn't published again meanwhile
     system.worker(pool="solo").wait_ready()
     beat = system.beat()
@@ -210,8 +207,7 @@ def test_a_beat_starts_before_redis(system: System) -> None:
 
 def test_redis_away_from_a_worker(start_redis, system: System) -> None:
     """A worker that can't ask the store puts the message back."""
-    store = start_redis(appendonly=True)
-    system.use_store(store.url())
+    store = system.use_store(start_redis(appendonly=True))
     system.settings = {"once_beat_start_timeout": 60.0}
     beat = system.beat()
     wait_until(system.waiting, "a window is published", 60)
@@ -265,8 +261,7 @@ def test_a_worker_serves_others_while_the_store_hangs(start_redis, system: Syste
 
     What isn't recorded when it ends is said.
     """
-    store = start_redis()
-    system.use_store(store.url())
+    store = system.use_store(start_redis())
     system.settings = {"once_beat_redis_options": {"socket_timeout": 600.0}}
     worker = system.worker(pool=pool, concurrency=2).wait_ready()
     store.pause()

@@ -82,8 +82,7 @@ def file(tmp_path: Path) -> HeartbeatFile:
 def test_the_file_says_what_ping_says(system, start_redis, file) -> None:
     """0 while Redis hears of the beat, 69 where it doesn't and the beat looks for it, 1 where that hangs or ended."""
     system.check_law = False
-    store = start_redis()
-    system.use_store(store.url())
+    store = system.use_store(start_redis())
     assert file.ping() == (1, f"Redis doesn't hear of a beat, or its ticks fail, by {file.path}\n")
     beat = system.beat(ONCE_BEAT_HEARTBEAT_FILE=str(file.path)).wait_ready()
     wait_until(file.path.exists, "Redis has heard of the beat", 60)

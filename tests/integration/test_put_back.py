@@ -33,8 +33,7 @@ def parts(message: bytes) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_message_is_put_back_as_it_came(system, start_redis, options: dict[str, Any]) -> None:
     """Its body, its serializer, its headers and properties, while Redis is away; then it is executed."""
-    store = start_redis()
-    system.use_store(store.url())
+    store = system.use_store(start_redis())
     system.check_law = False  # its store is gone by then
     system.app = "apps.sending_app"
     protocol = 1 if "old" in options.get("headers", {}) else 2

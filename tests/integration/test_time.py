@@ -30,8 +30,7 @@ def test_clocks_that_jump(system: System) -> None:
 
 def test_workers_down_for_days(start_redis, system: System) -> None:
     """Windows that waited three days for a worker all run when there is one, each once."""
-    server = start_redis(faketime=0)
-    system.use_store(server.url())
+    server = system.use_store(start_redis(faketime=0))
     beat = system.beat(faketime=0)
     wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
     system.store.set_paused("tick", paused=True)
