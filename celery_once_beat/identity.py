@@ -51,6 +51,11 @@ def execution_name(delivery: str) -> str:
     return f"{delivery}:{os.urandom(2).hex()}"
 
 
+def page_id(entry: str) -> str:
+    """Return by what the board's addresses name an entry: safe in a URL and in an attribute."""
+    return digest(entry).hex()
+
+
 def host_of(name: str) -> str:
     """Return the host, or the worker's name, with which ``name`` begins."""
     return name.partition(":")[0]

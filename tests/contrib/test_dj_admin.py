@@ -15,6 +15,7 @@ from servers import free_port
 from shops import ONCE, Shop
 
 from celery_once_beat.features.orders.store import read_orders
+from celery_once_beat.identity import page_id
 
 pytestmark = pytest.mark.long
 
@@ -146,14 +147,17 @@ def test_each_row_says_how_it_stands(admin: Shop) -> None:
     admin.wait_loaded("quick", "daily")
     admin.wait_ran("quick", 4)
     page = see(admin)
-    coming, last, attention = (cells(page, column) for column in ("once_next", "once_last", "once_look"))
+    coming, last, attention = (cells(page, column) for column in ("once_next", "once_last", "once_attention"))
     assert re.search(r"\d", coming["quick"])
     assert coming["daily"].endswith("02:30:00")
     assert (coming["off"], coming["wrong"]) == ("disabled", "-")
     assert last["quick"].count("done") >= 2
     assert last["daily"] == "-"
     assert attention["wrong"].startswith("left out: ")
-    assert len(attention["wrong"]) == 60, "all of it is in the form"
+    assert "did you mean 'grace'?" in attention["wrong"], "all of it"
+    assert '<span class="once-grave">left out: ' in page
+    assert "celery_once_beat/admin.css" in page
+    assert all("<br>" not in cell for cell in re.findall(r'<td class="field-once_last">(.*?)</td>', page, re.DOTALL))
     assert {attention[name] for name in ("quick", "daily", "off")} == {"-"}
     assert "<b>hostile" not in page
 
@@ -209,9 +213,10 @@ def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     account = admin.account("quick")
     assert (account.paused, account.paused_by, account.paused_for) == (True, "anna", "too many <mails>")
     page = see(admin)
-    assert cells(page, "once_look") == {"quick": "paused by anna: too many <mails>"}
+    assert re.fullmatch(r"paused \d+ s ago by anna: too many <mails>", cells(page, "once_attention")["quick"])
+    assert 'class="once-mild"' in page
     assert "<mails>" not in page
-    assert "paused by anna: too many <mails>" in admin.once("status", "-S", ONCE)
+    assert "ago by anna: too many <mails>" in admin.once("status", "-S", ONCE)
     cursor = admin.account("quick").cursor
 
     assert '"quick": resumed by anna' in act(admin, "once_resume", "quick")[1]
@@ -247,7 +252,8 @@ def test_only_who_may_change_a_row_does(admin: Shop) -> None:
     admin.beats()
     admin.wait_loaded("quick")
     assert "once_pause" in see(admin)
-    assert "once_pause" not in see(admin, "victor")
+    assert "enable_tasks" in see(admin)
+    assert 'name="action"' not in see(admin, "victor"), "neither ours nor those of django-celery-beat"
     act(admin, "once_pause", "quick", who="victor")
     assert not admin.account("quick").paused
     assert act(admin, "once_pause", "quick", token=False)[0] == 403
@@ -272,7 +278,7 @@ def test_redis_is_away(new_admin: Callable[..., Shop]) -> None:
     """The pages work; they say that nothing is known, and orders that they weren't carried out."""
     shop = new_admin(CELERY_ONCE_BEAT_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0")
     shop.orm("row('quick', interval=every(1))")
-    assert cells(see(shop), "once_look")["quick"].startswith("Redis: ")
+    assert cells(see(shop), "once_attention")["quick"].startswith("Redis: ")
     assert '"quick": Redis: ' in act(shop, "once_pause", "quick")[1]
     assert shop.orm.value("LogEntry.objects.count()") == 0
 
@@ -289,7 +295,7 @@ def test_redis_is_frozen(new_admin: Callable[..., Shop], start_redis: Callable[.
         said = act(shop, action, *names)[1]
         assert said.count("Redis: no answer within 2 s") == 1
         assert all(f'"{name}"' in said for name in names)
-        assert cells(see(shop), "once_look") == dict.fromkeys(names, "Redis: no answer within 2 s")
+        assert cells(see(shop), "once_attention") == dict.fromkeys(names, "Redis: no answer within 2 s")
     finally:
         server.resume()
 
@@ -310,9 +316,20 @@ def test_many_rows_have_one_message(admin: Shop) -> None:
 
 
 def test_a_link_to_the_board(new_admin: Callable[..., Shop]) -> None:
-    """When a setting gives its address; else there is none."""
+    """To the row's page there, when a setting gives the board's address; else there is none."""
     page = page_of(new_admin(CELERY_ONCE_BEAT_BOARD_URL="https://board.example/?a=1&b=2"))
-    assert '<a href="https://board.example/?a=1&amp;b=2">board</a>' in page
+    assert f'<a href="https://board.example/entry/{page_id("quick")}?a=1&amp;b=2">board</a>' in page
+
+
+@pytest.mark.parametrize("theme", ["unfold", "jazzmin"])
+def test_the_note_says_what_it_is_in_other_themes(new_admin: Callable[..., Shop], theme: str) -> None:
+    """They show no labels beside the actions."""
+    pytest.importorskip(theme)
+    page = page_of(new_admin(INSTALLED_APPS=[theme, *ADMIN["INSTALLED_APPS"]]))
+    (note,) = re.findall(r'<input[^>]*name="once_note"[^>]*>', page)
+    assert 'aria-label="Note"' in note
+    assert 'placeholder="Note: why"' in note
+    assert "once-windows" in page
 
 
 def test_disabled_rows_stay_visible(admin: Shop) -> None:
@@ -386,7 +403,7 @@ def test_a_process_without_the_app(new_admin: Callable[..., Shop]) -> None:
     shop = new_admin()
     shop.orm("row('quick', interval=every(1))")
     shop.orm("import celery._state as state; state.default_app = state._tls.current_app = None")
-    assert cells(see(shop), "once_look")["quick"].startswith("this process has no Celery app: import yours")
+    assert cells(see(shop), "once_attention")["quick"].startswith("this process has no Celery app: import yours")
 
 
 def block_of_docs(name: str) -> str:

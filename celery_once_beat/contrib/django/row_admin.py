@@ -14,7 +14,6 @@ from django.contrib.admin.helpers import ActionForm
 from django.db import router, transaction
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
-from django.utils.text import Truncator
 from django.utils.timezone import localtime
 
 from celery_once_beat.client import OrderedBy
@@ -25,8 +24,10 @@ from celery_once_beat.wording import printable, some, span
 from . import row_windows
 from .row_windows import RowWindows
 
-#: Windows of a row in the list, and most characters of what to look at.
-_IN_LIST, _MOST_ATTENTION = 3, 60
+#: Windows of a row in the list.
+_IN_LIST = 3
+#: From this urgency on what needs attention is in the colour of errors.
+_GRAVE = 3
 #: What the form shows of a row.
 _IN_FORM = ("once_next", "once_windows", "once_attention")
 #: Between lines.
@@ -42,7 +43,13 @@ _MOST_MESSAGES, _MOST_NAMED = 10, 10
 class _NotedActionForm(ActionForm):  # type: ignore[misc]  # Django has no types
     """Beside the actions: why."""
 
-    once_note = forms.CharField(label="Note:", required=False, max_length=1000)
+    # Not every theme of the admin shows labels here.
+    once_note = forms.CharField(
+        label="Note:",
+        required=False,
+        max_length=1000,
+        widget=forms.TextInput({"placeholder": "Note: why", "aria-label": "Note"}),
+    )
 
 
 class OnceAdminMixin:
@@ -54,12 +61,17 @@ class OnceAdminMixin:
 
     action_form = _NotedActionForm
 
+    @property
+    def media(self: Any) -> Any:
+        """As the base's, with this mixin's colours."""
+        return super().media + forms.Media(css={"all": ["celery_once_beat/admin.css"]})  # type: ignore[misc]
+
     # -- what is shown ----------------------------------------------------------------------------------------
 
     def get_list_display(self: Any, request: Any) -> tuple[str, ...]:
         """As the base's, with the columns of this mixin behind the first."""
         first, *others = super().get_list_display(request)  # type: ignore[misc]
-        return (first, "once_next", "once_last", "once_look", *others)
+        return (first, "once_next", "once_last", "once_attention", *others)
 
     def get_readonly_fields(self: Any, request: Any, obj: Any = None) -> tuple[str, ...]:
         """As the base's; a row that is there has the fields of this mixin too."""
@@ -91,10 +103,11 @@ class OnceAdminMixin:
 
     @admin.display(description="last windows")
     def once_last(self, row: Any) -> str:
-        """The last windows of the row and how each stands, with a link to the board."""
+        """The last windows of the row and how each stands, on one line, with a link to the row's page on the board."""
         found = self._windows(row)
         windows = ((_moment(window.start), _state(window.state)) for window in found.windows[:_IN_LIST])
-        return format_html("{} {}", format_html_join(_LINES, "{} {}", windows) or "-", _link(found.board))
+        told = format_html_join(", ", "{} {}", windows) or "-"
+        return format_html('<span class="once-windows">{} {}</span>', told, _link(found.board))
 
     @admin.display(description="last windows")
     def once_windows(self, row: Any) -> str:
@@ -107,13 +120,10 @@ class OnceAdminMixin:
     def once_attention(self, row: Any) -> str:
         """What somebody should look at: why the row is left out, who paused it, what failed."""
         found = self._windows(row)
-        worries = found.status.attention if found.status else ()
-        return "; ".join(printable(text) for text in (found.trouble, *worries) if text)
-
-    @admin.display(description="attention")
-    def once_look(self, row: Any) -> str:
-        """As :meth:`once_attention`, cut where it is long."""
-        return str(Truncator(self.once_attention(row)).chars(_MOST_ATTENTION))
+        status = found.status
+        told = "; ".join(printable(text) for text in (found.trouble, *(status.attention if status else ())) if text)
+        grave = status is None or status.urgency >= _GRAVE
+        return format_html('<span class="once-{}">{}</span>', "grave" if grave else "mild", told) if told else "-"
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
@@ -133,9 +143,11 @@ class OnceAdminMixin:
     # -- what one may do --------------------------------------------------------------------------------------
 
     def get_actions(self: Any, request: Any) -> dict[str, Any]:
-        """As the base's, with those of this mixin for who may change rows."""
+        """As the base's, with those of this mixin for who may change rows. Others get what asks for another right."""
         actions: dict[str, Any] = super().get_actions(request)  # type: ignore[misc]
-        if actions and self.has_change_permission(request):
+        if not self.has_change_permission(request):
+            return {name: each for name, each in actions.items() if hasattr(each[0], "allowed_permissions")}
+        if actions:
             for name in ("once_run", "once_pause", "once_resume"):
                 actions[name] = self.get_action(name)
         return actions

@@ -12,12 +12,13 @@ from concurrent.futures import TimeoutError as LimitError  # another than the bu
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from celery_once_beat.beat import BeatEntry, as_loaded
 from celery_once_beat.client import OrderedBy, log_order, newest_start
 from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
-from celery_once_beat.identity import order_name
+from celery_once_beat.identity import order_name, page_id
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
@@ -48,7 +49,7 @@ class RowWindows:
     #: Its newest windows, newest first.
     windows: tuple[WindowStatus, ...] = ()
     trouble: str = ""
-    #: Address of the window board; '' where no setting gives it.
+    #: Address of the row's page on the window board; '' where no setting gives the board's.
     board: str = ""
 
 
@@ -70,7 +71,7 @@ def read_windows(rows: Iterable[Any], app: Any) -> dict[str, RowWindows]:
         windows = each_window(overview.entries[row.name])[:_SHOWN]
         trouble = "" if row.name in known else "no beat that lives has it"
         shown = tuple(map(WindowStatus.of, windows))
-        found[row.name] = RowWindows(known.get(row.name), shown, trouble, store.settings.board_url or "")
+        found[row.name] = RowWindows(known.get(row.name), shown, trouble, _page(store.settings.board_url, row.name))
     return found
 
 
@@ -120,6 +121,13 @@ def _orders(what: str, by: OrderedBy, rows: Mapping[str, str]) -> list[Order]:
     for order in orders:
         log_order(order)
     return orders
+
+
+def _page(board: str | None, entry: str) -> str:
+    if not board:
+        return ""
+    parts = urlsplit(board)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/entry/{page_id(entry)}").geturl()
 
 
 def _in_time(ask: Callable[[], T]) -> T:
