@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -85,18 +86,17 @@ class _Kind:
         self._texts, self._holes = parts[::2], [hole or "window" for hole in parts[1::2]]
 
     def write(
-        self, amqp: Any, args: Sequence[Any], kwargs: dict[str, Any], headers: Mapping[str, Any], tag: str
+        self, amqp: Any, levels: int, args: Any, kwargs: dict[str, Any], headers: Mapping[str, Any], tag: str
     ) -> str:
         """Return the text of a message with these window's headers."""
-        levels = amqp.app.conf.get("task_repr_maxlevels", 3)
         _, _, body = serialize((args, kwargs, self._embed), self._serializer)
         given = {
-            "body": json.dumps(base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode()),
-            "id": json.dumps(headers["once_id"]),
-            "argsrepr": json.dumps(saferepr(args, amqp.argsrepr_maxsize, maxlevels=levels)),
-            "kwargsrepr": json.dumps(saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels)),
+            "body": quoted(base64.b64encode(body if isinstance(body, bytes) else body.encode()).decode()),
+            "id": quoted(headers["once_id"]),
+            "argsrepr": quoted(saferepr(args, amqp.argsrepr_maxsize, maxlevels=levels)) if args else '"()"',
+            "kwargsrepr": quoted(saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels)) if kwargs else '"{}"',
             "window": json.dumps(headers)[1:-1],
-            "tag": json.dumps(tag),
+            "tag": quoted(tag),
         }
         parts = [self._texts[0]]
         for hole, text in zip(self._holes, self._texts[1:], strict=True):
@@ -114,6 +114,8 @@ class LearnedMessages:
         #: The producer of this slice, and its batch; None where no message may be written here.
         self._producer: Any = None
         self._batch: Any = None
+        #: Of this slice, as ``conf`` says: how deep Celery writes arguments down.
+        self._levels = 3
         #: Task → whether nobody but Celery makes its messages, in this slice.
         self._stock: dict[str, bool] = {}
         #: By key of a queue, the texts to push.
@@ -129,6 +131,7 @@ class LearnedMessages:
         if steady() - self._since > _KEPT:
             self._kinds, self._since = {}, steady()
         self._texts, self._stock = {}, {}
+        self._levels = self._app.conf.get("task_repr_maxlevels", 3)
         self._producer = producer if batch is not None and self._may_write(producer) else None
         self._batch = batch
         try:
@@ -209,7 +212,7 @@ class LearnedMessages:
 
     def _text(self, kind: _Kind, source: Any, window: Window, sent_as: str, tag: str) -> str:
         args, kwargs = list(source.args or ()) or (), dict(source.kwargs or {})  # as Celery has them by then
-        return kind.write(self._app.amqp, args, kwargs, encode_headers(window, sent_as), tag)
+        return kind.write(self._app.amqp, self._levels, args, kwargs, encode_headers(window, sent_as), tag)
 
     @property
     def _stack(self) -> Sequence[Any]:
