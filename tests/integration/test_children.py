@@ -227,9 +227,7 @@ def test_without_a_broker_a_beat_sends_it(system: System, sender: Callable[..., 
     assert worker.alive
 
 
-def test_foreign_messages_harm_no_other_child(
-    sender: Callable[..., Any], redis_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_messages_harm_no_other_child(sender, redis_url, caplog) -> None:
     """What isn't ours is named once, and stays open; the others are made of what is kept."""
     mail = sender()
     store = store_of(mail.app)

@@ -111,9 +111,7 @@ DAILY = {"task": "t", "args": (42,), "options": {"queue": "q"}, "once": {"catch_
         ({"schedule": crontab(hour=6)}, {"once": {}}, {"once": {}}),
     ],
 )
-def test_a_change_of_one_field_leaves_the_others(
-    schedules: Schedules, set_as: dict[str, Any], fields: dict[str, Any], differs: dict[str, Any]
-) -> None:
+def test_a_change_of_one_field_leaves_the_others(schedules, set_as, fields, differs) -> None:
     """Its time zone too, which a new schedule that names none takes over."""
     one = schedules.set("a", **DAILY, **set_as, timezone="Europe/Berlin", paused=True, metadata={"form": [1]})
     two = schedules.change("a", **fields)
@@ -251,18 +249,10 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"task": print},
         {"schedule": crontab(), "timezone": "Mars/Olympus"},
         {"schedule": datetime(2001, 1, 1, tzinfo=timezone.utc)},
-        {"task": Celery(set_as_current=False).signature("t", args=(42,))},
-        {"paused": "no"},
-        {"if_version": "1"},
-        {"if_version": True},
-        {"if_version": -1},
-        {"options": {"expires": datetime(2031, 1, 1)}},
-        {"once": {"catchup": "all"}},
-        {"metadata": "tenant"},
-        {"metadata": {"form": "x" * 4096}},
-        {"metadata": {"at": datetime(2026, 1, 1)}},
-        {"metadata": {1: "a"}},
-        {"by": "x" * 1000},
+        {"task": Celery(set_as_current=False).signature("t", args=(42,))}, {"paused": "no"}, {"if_version": "1"},
+        {"if_version": True}, {"if_version": -1}, {"options": {"expires": datetime(2031, 1, 1)}},
+        {"once": {"catchup": "all"}}, {"metadata": "tenant"}, {"metadata": {"form": "x" * 4096}},
+        {"metadata": {"at": datetime(2026, 1, 1)}}, {"metadata": {1: "a"}}, {"by": "x" * 1000},
     ],
 )
 def test_wrong_input_is_one_line_before_anything_is_written(schedules, redis_server, wrong: dict[str, Any]) -> None:
