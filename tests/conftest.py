@@ -12,9 +12,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import redis
 
 # servers, processes and ledger are imported by their bare names, here and by the apps that tests start
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,6 +38,7 @@ from servers import (
     keys_without_expiry,
     need_server,
 )
+from stage import T0, Stage
 from system import System
 
 from celery_once_beat import OnceTask
@@ -220,9 +223,39 @@ def redis_url(redis_server: RedisServer) -> str:
 
 
 @pytest.fixture
+def raw(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the session's server, which gives texts."""
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
 def any_url(any_server: RedisServer) -> str:
     """As ``redis_url``, once with each kind of server."""
     return _flushed(any_server)
+
+
+@pytest.fixture
+def new_stage(any_url: str) -> Iterator[Callable[..., Any]]:
+    """Makes stages on one empty server, once on each kind; ``new_stage(url, kind=Stage, **settings)``."""
+    made: list[Stage] = []
+
+    def new(url: str = any_url, kind: type[Stage] = Stage, **settings: Any) -> Any:
+        made.append(kind(url, **settings))
+        return made[-1]
+
+    yield new
+    for stage in made:
+        stage.close()
+
+
+@pytest.fixture
+def stage(new_stage: Callable[..., Any]) -> Stage:
+    """A store with the default settings, and its entry loaded."""
+    stage = new_stage()
+    loaded = stage.load()
+    assert (loaded.cursor, loaded.since, loaded.news, loaded.pause) == (T0, T0, "new", "")
+    return stage
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,11 +21,10 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def stage(any_url: str) -> Iterator[Stage]:
-    stage = Stage(any_url)
+def stage(new_stage: Callable[..., Stage]) -> Stage:
+    stage = new_stage()
     stage.load(**ALL)
-    yield stage
-    stage.close()
+    return stage
 
 
 def key(stage: Stage, what: str) -> str:
@@ -270,13 +269,12 @@ def test_an_alert_is_for_nobody(stage: Stage, how: str) -> None:
 
 
 @pytest.mark.parametrize("field", ALL)
-def test_an_end_is_told_where_somebody_is_named(any_url: str, field: str) -> None:
+def test_an_end_is_told_where_somebody_is_named(new_stage: Callable[..., Stage], field: str) -> None:
     """The other two settings say nothing of each end."""
-    stage = Stage(any_url)
+    stage = new_stage()
     stage.load(**{field: ALL[field]})
     end(stage, "failed")
     assert left(stage).get("alerts", 0) == (field == "on_failure")
-    stage.close()
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -9,7 +9,6 @@ from threading import enumerate as enumerate_threads
 
 import filled
 import pytest
-import redis
 from celery import Celery
 from celery.beat import Scheduler, Service
 from processes import wait_until
@@ -136,26 +135,25 @@ def test_a_request_class_that_cannot_be_combined(system: System) -> None:
     assert "Traceback" not in worker.log
 
 
-def test_a_forgotten_stock_beat_is_warned_of(redis_url, monkeypatch, caplog) -> None:
+def test_a_forgotten_stock_beat_is_warned_of(redis_url, raw, monkeypatch, caplog) -> None:
     """It may have run alone for days when the first beats that claim windows are deployed beside it."""
     monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
     app = Celery("stock", broker=redis_url, set_as_current=False)
     service = Service(app, scheduler_cls=Scheduler)
     looks = Thread(target=starting._warn_of_others, args=[service], daemon=True)
-    with redis.Redis.from_url(redis_url) as client:
 
-        def accepted() -> int:
-            return int(client.info("stats")["total_connections_received"])
+    def accepted() -> int:
+        return int(raw.info("stats")["total_connections_received"])
 
-        before = accepted()
-        looks.start()
-        wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
-        assert looks.is_alive()
-        assert "this beat runs" not in caplog.text
-        store = Store(Settings.from_app(app))
-        filled.beat_lives(store)
-        looks.join(30)
-        store.close()
+    before = accepted()
+    looks.start()
+    wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
+    assert looks.is_alive()
+    assert "this beat runs" not in caplog.text
+    store = Store(Settings.from_app(app))
+    filled.beat_lives(store)
+    looks.join(30)
+    store.close()
     assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
 
 

@@ -218,13 +218,12 @@ OTHERS: dict[str, Callable[[Ways], Any]] = {
 }
 
 
-def test_a_prefix_of_the_brokers_keys(redis_url: str) -> None:
+def test_a_prefix_of_the_brokers_keys(redis_url: str, raw: redis.Redis) -> None:
     """What is written here goes into the same queue as Celery's messages."""
     with Ways(redis_url, broker_transport_options={"global_keyprefix": "prefix:"}) as ways:
         with ways.slice():
             assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
-        with redis.Redis.from_url(redis_url) as client:
-            assert client.llen("prefix:celery") == 4  # the third one both ways
+        assert raw.llen("prefix:celery") == 4  # the third one both ways
 
 
 def test_a_serializer_of_somebodys(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

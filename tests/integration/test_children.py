@@ -227,17 +227,16 @@ def test_without_a_broker_a_beat_sends_it(system: System, sender: Callable[..., 
     assert worker.alive
 
 
-def test_foreign_messages_harm_no_other_child(sender, redis_url, caplog) -> None:
+def test_foreign_messages_harm_no_other_child(sender, raw, caplog) -> None:
     """What isn't ours is named once, and stays open; the others are made of what is kept."""
     mail = sender()
     store = store_of(mail.app)
     for user in ("ann", "bob", "carl"):
         send(mail, user)
     windows = overdue(store)
-    with redis.Redis.from_url(redis_url) as client:
-        for user, text in (("ann", b"\x80\x04K\x07."), ("carl", b'{"v":1,"task":"os.system","link":1}')):
-            (window,) = [each for each in windows if each.entry.endswith(user)]
-            client.hset(store.entry_key(window.entry), "m:2026-11-21T08:00:00.000000Z", text)
+    for user, text in (("ann", b"\x80\x04K\x07."), ("carl", b'{"v":1,"task":"os.system","link":1}')):
+        (window,) = [each for each in windows if each.entry.endswith(user)]
+        raw.hset(store.entry_key(window.entry), "m:2026-11-21T08:00:00.000000Z", text)
     entries = Entries("beat", store.settings, mail.app.tasks)
     children = Children(SimpleNamespace(store=store, app=mail.app, entries=entries))
     for _ in range(2):
@@ -263,12 +262,11 @@ def test_one_that_loses_its_headers_is_not_recovered(sender: Callable[..., Any],
     assert (queued(redis_url), overdue(store_of(mail.app))) == (1, [])
 
 
-def test_its_headers_are_those_of_a_window(sender: Callable[..., Any], redis_url: str) -> None:
+def test_its_headers_are_those_of_a_window(sender: Callable[..., Any], raw: redis.Redis) -> None:
     """A worker executes it as an entry's window, and its id is that by which a beat would send it."""
     mail = sender(once_limit="mails", settings={"once_beat_limits": {"mails": 1}})
     result = send(mail, headers={"tenant": "7"})
-    with redis.Redis.from_url(redis_url) as client:
-        headers = json.loads(client.lindex("mails", 0))["headers"]
+    headers = json.loads(raw.lindex("mails", 0))["headers"]
     window = decode_headers(headers, result.id)
     assert window == Window("child:proj.mail@report:ann", WINDOW.start, None, limit="mails")
     assert headers["tenant"] == "7"

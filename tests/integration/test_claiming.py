@@ -170,7 +170,9 @@ def test_a_store_that_goes_away_at_a_claim(new_beat, start_redis) -> None:
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("since", ["nothing", "the next window", "all data lost"])
-def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_url, tracked: bool, since: str) -> None:
+def test_an_unanswered_claim_that_was_carried_out(
+    new_beat, redis_server, redis_url, raw, tracked: bool, since: str
+) -> None:
     """It is this beat's, also where it has to load all anew: nobody else would publish an untracked window.
 
     After a long outage the store has forgotten the beat, and other beats may have gone on.
@@ -194,8 +196,7 @@ def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_
         if since == "the next window":
             assert starts(other.claim(2)) == [("a", 2)]
         elif since == "all data lost":
-            with redis.Redis.from_url(redis_url) as client:
-                client.flushall()
+            raw.flushall()
         proxy.away = False
         beat.rows.restart()
         beat.claiming.load(["beat-1", "beat-2"])
@@ -239,11 +240,10 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.parametrize(("countdown", "grace"), [(60, 90.0), (-1e6, 30.0)])
-def test_grace_counts_from_when_a_message_may_run(beat: Beat, redis_url: str, countdown: float, grace: float) -> None:
+def test_grace_counts_from_when_a_message_may_run(beat: Beat, raw: redis.Redis, countdown: float, grace: float) -> None:
     """What the store is told is the entry's grace and its countdown."""
     beat.load(beat.entry("a", countdown=countdown, once={"grace": 30}))
-    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
-        assert client.hget(beat.store.entry_key("a"), "grace") == f"{grace * 1000:.0f}"
+    assert raw.hget(beat.store.entry_key("a"), "grace") == f"{grace * 1000:.0f}"
 
 
 def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,27 +304,25 @@ def test_a_beat_that_is_told_to_end_waits_for_no_server(beat: Beat, monkeypatch:
         telling.join()
 
 
-def test_a_claim_after_the_store_lost_everything(beat: Beat, redis_url: str) -> None:
+def test_a_claim_after_the_store_lost_everything(beat: Beat, raw: redis.Redis) -> None:
     """The beat loads its entries anew, from the cursors that it knew: no window is lost. A one-off runs no more."""
     once = beat.entry("once")
     once.schedule.one_off = True
     beat.load(beat.entry("a"), once)
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("once", 1)]
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushall()
+    raw.flushall()
     assert not beat.claim(2).won
     beat.claiming.load(["beat-1"])
     assert starts(beat.claim(2)) == [("a", 2)]
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1, 2])
-def test_a_claim_that_no_replica_has_wins_nothing(beat: Beat, redis_url: str, lost: int | None) -> None:
+def test_a_claim_that_no_replica_has_wins_nothing(beat: Beat, raw: redis.Redis, lost: int | None) -> None:
     """Nothing is published on it, also where one entry's data is lost: it is asked for again, and no window is lost."""
     beat.load(*map(beat.entry, "abc"))
     if lost is not None:
         in_order = sorted(beat.rows, key=beat.rows.order)  # as they are claimed
-        with redis.Redis.from_url(redis_url) as client:
-            client.delete(beat.store.entry_key(in_order[lost].name))
+        raw.delete(beat.store.entry_key(in_order[lost].name))
     beat.store.trip.settings = replace(beat.settings, wait_replicas=1)  # the replica has gone
     claims = beat.claim(1)
     assert isinstance(claims.away, UncertainWriteError)

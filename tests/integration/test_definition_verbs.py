@@ -78,21 +78,8 @@ class Defined(Stage):
 
 
 @pytest.fixture
-def new_stage(any_url: str) -> Iterator[Callable[..., Defined]]:
-    stages: list[Defined] = []
-
-    def new(url: str = any_url, **settings: Any) -> Defined:
-        stages.append(Defined(url, **settings))
-        return stages[-1]
-
-    yield new
-    for stage in stages:
-        stage.close()
-
-
-@pytest.fixture
-def stage(new_stage: Callable[..., Defined]) -> Defined:
-    return new_stage()
+def stage(new_stage: Callable[..., Any]) -> Defined:
+    return new_stage(kind=Defined)
 
 
 def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
@@ -386,9 +373,9 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
 
 
 @pytest.mark.long
-def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Defined]) -> None:
+def test_a_pause_that_no_replica_has_is_not_acknowledged(new_stage: Callable[..., Any]) -> None:
     """The same of an entry of a beat's own schedule."""
-    stage = new_stage(wait_replicas=1)
+    stage = new_stage(kind=Defined, wait_replicas=1)
     stage.load()
     for paused in (True, False):
         with pytest.raises(UncertainWriteError):

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import redis
 from celery import Task
 from celery.app import trace
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
@@ -244,12 +243,11 @@ def _wait_for_replicas(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("why", ["overlap", "entry's overlap", "replicas", "lease"])
-def test_ends_that_somebody_waits_for(new_worker, redis_url, patient, why: str, monkeypatch) -> None:
+def test_ends_that_somebody_waits_for(new_worker, redis_url, raw, patient, why: str, monkeypatch) -> None:
     """The next window of an entry that runs one by one, and replicas: they are told at once."""
     worker = new_worker(redis_url, **({"once_beat_overlap": "skip"} if why == "overlap" else {}))
     if why == "entry's overlap":
-        with redis.Redis.from_url(redis_url) as client:
-            client.hset(store_of(worker.app).entry_key(WINDOW.entry), "overlap", "skip")
+        raw.hset(store_of(worker.app).entry_key(WINDOW.entry), "overlap", "skip")
     finished: list[Any] = []
     monkeypatch.setattr(Store, "finish", lambda self, *a, **k: finished.append(a))
     body: Callable[[], Any] = lambda: None  # noqa: E731
@@ -292,12 +290,11 @@ def test_a_process_that_ends_while_the_store_is_away(new_worker, start_redis, ca
     assert told(caplog) == ["window_unrecorded"]
 
 
-def test_one_end_that_cant_be_recorded(worker, redis_url, caplog, patient) -> None:
+def test_one_end_that_cant_be_recorded(worker, raw, caplog, patient) -> None:
     """A foreign key stops that window's end and no other that waits with it."""
     second = worker.next_window()
     worker.trace(lambda: "worked")
-    with redis.Redis.from_url(redis_url) as client:
-        client.set(worker.run_key, "not ours", ex=600)
+    raw.set(worker.run_key, "not ours", ex=600)
     worker.trace(lambda: "worked", second)
     leases_module._record_all()
     assert told(caplog) == ["window_unrecorded"]

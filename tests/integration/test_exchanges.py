@@ -89,24 +89,23 @@ def test_a_call_that_is_cut_short_leaves_its_reply_to_nobody(start_redis: Callab
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.long
-def test_a_call_may_be_cut_short_at_any_instruction(redis_url: str) -> None:
+def test_a_call_may_be_cut_short_at_any_instruction(raw: redis.Redis) -> None:
     """The same at each instruction of ours and of redis-py's between the request and the last reply, in turn."""
     before = sys.gettrace()
-    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
-        held = Connections(client.connection_pool)
+    held = Connections(raw.connection_pool)
 
-        def says_its_own() -> None:
-            asked = [f"{next(_numbers)}" for _ in range(2)]
-            assert held.exchange(b"".join(pack("ECHO", each) for each in asked), 2) == asked
+    def says_its_own() -> None:
+        asked = [f"{next(_numbers)}" for _ in range(2)]
+        assert held.exchange(b"".join(pack("ECHO", each) for each in asked), 2) == asked
 
-        for number in count(1):
-            says_its_own()
-            left = interrupt_at(number, says_its_own)
-            sys.settrace(before)
-            says_its_own()
-            if left:
-                break
-        held.close()
+    for number in count(1):
+        says_its_own()
+        left = interrupt_at(number, says_its_own)
+        sys.settrace(before)
+        says_its_own()
+        if left:
+            break
+    held.close()
     gc.collect()
     assert number > 100
 

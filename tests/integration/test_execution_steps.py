@@ -70,29 +70,28 @@ def test_a_store_that_is_away_at_the_end(new_worker, start_redis, caplog) -> Non
 
 @pytest.mark.parametrize("how", ["returns", "raises", "retries"])
 @pytest.mark.parametrize("spoilt", ["newer", "foreign"])
-def test_an_end_that_the_store_refuses(worker, redis_url, how: str, spoilt: str, caplog) -> None:
+def test_an_end_that_the_store_refuses(worker, redis_url, raw, how: str, spoilt: str, caplog) -> None:
     """A newer beat's hash, or a foreign key, found at the end: the body's own end stands, and one line says why."""
-    with redis.Redis.from_url(redis_url) as client:
 
-        def body() -> str:
-            if spoilt == "newer":
-                client.hset(store_of(worker.app).entry_key(WINDOW.entry), "v", "2")
-            else:
-                client.delete(worker.run_key)
-                client.lpush(worker.run_key, "foreign")
-                client.expire(worker.run_key, 60)
-            if how == "raises":
-                raise LookupError("mine")
-            if how == "retries":
-                worker.task.retry(countdown=60)
-            return "worked"
+    def body() -> str:
+        if spoilt == "newer":
+            raw.hset(store_of(worker.app).entry_key(WINDOW.entry), "v", "2")
+        else:
+            raw.delete(worker.run_key)
+            raw.lpush(worker.run_key, "foreign")
+            raw.expire(worker.run_key, 60)
+        if how == "raises":
+            raise LookupError("mine")
+        if how == "retries":
+            worker.task.retry(countdown=60)
+        return "worked"
 
-        with caplog.at_level(logging.INFO, LOGGER):
-            if how == "returns":
-                assert worker.deliver(body) == "worked"
-            else:
-                with pytest.raises(LookupError if how == "raises" else Retry):
-                    worker.deliver(body)
+    with caplog.at_level(logging.INFO, LOGGER):
+        if how == "returns":
+            assert worker.deliver(body) == "worked"
+        else:
+            with pytest.raises(LookupError if how == "raises" else Retry):
+                worker.deliver(body)
     assert told(caplog) == ["window_unrecorded"]
     assert ("protocol" if spoilt == "newer" else "holds a list") in caplog.text
     assert waiting(redis_url) == (how == "retries")
@@ -360,27 +359,26 @@ def test_a_rejection_after_its_retry_is_the_retrys(worker: Worker, redis_url: st
     assert worker.account.counts == {"done": 1}
 
 
-def test_a_message_counts_how_often_it_was_put_back(worker: Worker, redis_url: str) -> None:
+def test_a_message_counts_how_often_it_was_put_back(worker: Worker, raw: redis.Redis) -> None:
     """So that it comes again later each time, its own retries untouched; a retry begins anew.
 
     It is one whose entry a newer version wrote: what that means isn't guessed at.
     """
-    with redis.Redis.from_url(redis_url) as client:
 
-        def last() -> tuple[object, object]:
-            headers = json.loads(client.lindex(QUEUE, 0))["headers"]  # type: ignore[arg-type]
-            return headers.get("once_put_back"), headers["retries"]
+    def last() -> tuple[object, object]:
+        headers = json.loads(raw.lindex(QUEUE, 0))["headers"]  # type: ignore[arg-type]
+        return headers.get("once_put_back"), headers["retries"]
 
-        entry = store_of(worker.app).entry_key(WINDOW.entry)
-        client.hset(entry, "v", "2")
-        for found, told in ((None, 1), (1, 2), (100, 100), (-1, 1), (2**70, 1), ("7", 1), (True, 1)):
-            with pytest.raises(Ignore, match="put back"):
-                worker.deliver(lambda: pytest.fail("it was executed"), once_put_back=found, retries=3)
-            assert last() == (told, 3)
-        client.hdel(entry, "v")
-        with pytest.raises(Retry):
-            worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
-        assert last() == (None, 4)
+    entry = store_of(worker.app).entry_key(WINDOW.entry)
+    raw.hset(entry, "v", "2")
+    for found, expected in ((None, 1), (1, 2), (100, 100), (-1, 1), (2**70, 1), ("7", 1), (True, 1)):
+        with pytest.raises(Ignore, match="put back"):
+            worker.deliver(lambda: pytest.fail("it was executed"), once_put_back=found, retries=3)
+        assert last() == (expected, 3)
+    raw.hdel(entry, "v")
+    with pytest.raises(Retry):
+        worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
+    assert last() == (None, 4)
 
 
 @pytest.mark.long

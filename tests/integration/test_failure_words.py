@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -70,14 +69,6 @@ def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words:
     assert words in system.once("history", "tick")
     (entry,) = json.loads(system.once("status", "--json"))["entries"]
     assert entry["attention"] == [f"last window failed: {words}"]
-
-
-@pytest.fixture
-def stage(any_url: str) -> Iterator[Stage]:
-    stage = Stage(any_url)
-    stage.load()
-    yield stage
-    stage.close()
 
 
 def fail(stage: Stage, number: int, again: float | None = None) -> Any:

@@ -101,14 +101,12 @@ def server(any_url: str) -> Iterator[Server]:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.long
-def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, server: Server, any_url: str) -> None:
+def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, server: Server, stage: Stage) -> None:
     """A verb that can't go on for a field names the entry's hash and has written nothing; else it does all it does.
 
     It is never taken for Redis being away, for which a beat would stop claiming all the others.
     """
     state, verb = CASES[case]
-    stage = Stage(any_url)
-    stage.load()
     STATES[state](stage)
     if case in OVERDUE:
         stage.overdue()
@@ -130,15 +128,13 @@ def test_a_garbage_field_is_refused_as_a_whole_or_plays_no_part(case: str, serve
                 assert len(str(reply).splitlines()) == 1, what
                 assert server.content() == before, what
             assert [k for k in server.raw.scan_iter() if server.raw.pttl(k) == -1] == [], what
-    stage.close()
     assert refused, "no field is looked at?"
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
 @pytest.mark.parametrize("overlap", [None, "skip", "buffer_all"])
-def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Server, any_url: str) -> None:
+def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Server, stage: Stage) -> None:
     """A field that its end would stumble over is found by its begin: else the window would run again and again."""
-    stage = Stage(any_url)
     stage.load(overlap=overlap, deadline=60.0, pause_after_failures=3)
     STATES["published"](stage)
     dumped = server.dump()
@@ -152,43 +148,33 @@ def test_what_may_begin_can_end(overlap: str | None, outcome: str, server: Serve
                 continue
             end = answer_or_error(lambda: stage.finish(outcome=outcome))
             assert not isinstance(end, OnceError), f"{field}={garbage[:20]!r}: {end!r:.200}"
-    stage.close()
     assert stopped >= {"c:done", "c:failed", "max_attempts", "deadline", "pause_after_failures"}
 
 
-def test_a_foreign_turn_stops_no_end(any_url: str) -> None:
+def test_a_foreign_turn_stops_no_end(stage: Stage) -> None:
     """Whose turn is next can't be read: what has ended has ended, and says so."""
-    stage = Stage(any_url)
-    stage.load()
     STATES["published"](stage)
     assert isinstance(stage.begin(), Begun)
     stage.raw.hset(stage.entry_key, mapping={"waits": "1", "running": "garbage"})
     assert stage.finish() == Finished()
     assert stage.raw.hget(stage.entry_key, "c:done") == "1"
-    stage.close()
 
 
 @pytest.mark.parametrize("field", ["born", "since", "last_done"])
-def test_an_instant_that_an_end_needs_is_named(field: str, any_url: str) -> None:
+def test_an_instant_that_an_end_needs_is_named(field: str, stage: Stage) -> None:
     """Before anything of the end is written."""
-    stage = Stage(any_url)
-    stage.load()
     stage.reach("running")
     stage.raw.hset(stage.entry_key, field, "yesterday")
     with pytest.raises(OnceError, match=field):
         stage.finish()
     assert not stage.raw.hexists(stage.entry_key, "c:done")
-    stage.close()
 
 
 @pytest.mark.parametrize("field", ["max_attempts", "refused", "c:done", "c:failed"])
-def test_a_number_that_later_verbs_need_is_named_by_the_claim(field: str, any_url: str) -> None:
+def test_a_number_that_later_verbs_need_is_named_by_the_claim(field: str, stage: Stage) -> None:
     """Else the window would be claimed, and stumble over it for ever."""
-    stage = Stage(any_url)
-    stage.load()
     stage.raw.hset(stage.entry_key, field, "many")
     said = answer_or_error(stage.claim)
     assert isinstance(said, OnceError)
     assert f"{field}: found many" in str(said)
     assert not stage.raw.exists(stage.open_key)
-    stage.close()

@@ -20,7 +20,6 @@ from click.testing import CliRunner, Result
 from dateutil.rrule import MO, SU, TU, WE
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
-from servers import RedisServer
 
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
@@ -42,12 +41,6 @@ def app(redis_url: str) -> Celery:
     app = Celery("proj", broker=redis_url, set_as_current=False)
     app.conf.update(timezone="Europe/Berlin", redbeat_redis_url=redis_url, redbeat_redis_options={})
     return app
-
-
-@pytest.fixture
-def raw(redis_server: RedisServer, redis_url: str) -> Iterator[redis.Redis]:
-    with redis_server.client(decode_responses=True) as client:
-        yield client
 
 
 @pytest.fixture

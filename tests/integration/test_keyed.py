@@ -37,12 +37,6 @@ UTC = timezone.utc
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
 
 
-@pytest.fixture
-def raw(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
-
-
 # ---------------------------------------------------------------------------------------------------- in one process
 
 
@@ -403,7 +397,7 @@ def test_what_no_replica_has_begun_is_given_back(redis_url, raw, monkeypatch) ->
 # -------------------------------------------------------------------------------------------------------- the verbs
 
 
-def test_begin_and_claim_of_a_key(redis_url: str) -> None:
+def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     """Each verb answers its owner as the first time, and others that it is taken."""
     store = Store(Settings(redis_url=redis_url, publish_timeout=20.0))
     now = datetime.now(UTC)
@@ -421,15 +415,14 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     assert not confirm_key(store, window, "one", published=False), "the second may publish it"
     assert confirm_key(store, window, "two", published=False)
     assert claim_key(store, window, "one") == claim_key(store, window, "two") == Claimed(0, None)
-    with redis.Redis.from_url(redis_url) as client:
-        (claim,) = client.keys("once:key:*claim:*")
-        assert client.ttl(claim) <= 20
-        assert confirm_key(store, window, "one", published=True), "it is out, whoever else has claimed it"
-        assert confirm_key(store, window, "one", published=True), "its reply was lost"
-        assert client.ttl(claim) > 20, "remembered for the retention, not for the publish"
-        assert claim_key(store, window, "three") == Unchanged("taken")
-        assert not confirm_key(store, window, "two", published=False)
-        assert claim_key(store, window, "three") == Unchanged("taken")
+    (claim,) = raw.keys("once:key:*claim:*")
+    assert raw.ttl(claim) <= 20
+    assert confirm_key(store, window, "one", published=True), "it is out, whoever else has claimed it"
+    assert confirm_key(store, window, "one", published=True), "its reply was lost"
+    assert raw.ttl(claim) > 20, "remembered for the retention, not for the publish"
+    assert claim_key(store, window, "three") == Unchanged("taken")
+    assert not confirm_key(store, window, "two", published=False)
+    assert claim_key(store, window, "three") == Unchanged("taken")
 
     begun = begin_now(store, window, "A", 30.0)
     assert isinstance(begun, Begun)
@@ -439,13 +432,11 @@ def test_begin_and_claim_of_a_key(redis_url: str) -> None:
     assert store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False)).after > 50
     assert begin_now(store, window, "B", 30.0) == Busy("waiting to run again")
     assert store.begin(window, "B", 30.0, retry=3, tracked=False) == Busy("waiting to run again")
-    with redis.Redis.from_url(redis_url) as client:
-        client.delete(*client.keys("once:key:*run:*"))
+    raw.delete(*raw.keys("once:key:*run:*"))
     begun = begin_now(store, window, "B", 30.0)
     store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
     assert begin_now(store, window, "C", 30.0) == Closed()
-    with redis.Redis.from_url(redis_url) as client:
-        client.delete(*client.keys("once:key:*claim:*"))
+    raw.delete(*raw.keys("once:key:*claim:*"))
     assert claim_key(store, window, "four") == Unchanged("taken"), (
         "it has run: whoever published it died before the confirm"
     )

@@ -40,12 +40,6 @@ def run(request: pytest.FixtureRequest) -> Run:
     return asyncio.run if request.param == "asyncio" else uvloop.run
 
 
-@pytest.fixture
-def raw(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
-        yield client
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No thread of ours, no lease that is renewed, nothing that asyncio complains of."""

@@ -196,7 +196,7 @@ def test_when_a_one_off_comes_next(redis_url: str) -> None:
     store.close()
 
 
-def test_a_one_off_that_failed_is_seen(redis_url: str) -> None:
+def test_a_one_off_that_failed_is_seen(redis_url: str, raw: redis.Redis) -> None:
     """It is disabled with its outcome, and needs attention all the same; a row that somebody disabled doesn't."""
     app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
     app.conf.beat_schedule = {"once": {"task": "proj.work", "schedule": 60.0}}
@@ -211,7 +211,6 @@ def test_a_one_off_that_failed_is_seen(redis_url: str) -> None:
         return (entry.kind, *entry.reasons)
 
     assert reasons() == ("disabled",)
-    with redis.Redis.from_url(redis_url) as client:
-        client.hset(store.entry_key("once"), "spent", "as spent.lua has it")
+    raw.hset(store.entry_key("once"), "spent", "as spent.lua has it")
     assert reasons() == ("disabled", "failed")
     store.close()

@@ -386,14 +386,13 @@ def test_replicas_are_back_for_a_beat_that_wins_nothing(schedulers, caplog, monk
     assert [len(said(caplog, action)) for action in ("store_away", "store_back")] == [1, 1]
 
 
-def test_a_sweep_finds_that_the_store_lost_all(app, redis_url, schedulers) -> None:
+def test_a_sweep_finds_that_the_store_lost_all(app, raw, schedulers) -> None:
     """Where nothing is due for long: its entries are there again at once, from the cursors that the beat knew."""
     app.conf.beat_schedule["tick"]["schedule"] = timedelta(days=1)
     scheduler = schedulers()
     tick_until(scheduler, lambda: scheduler.store.account("tick"), "the entry is loaded")
     before = scheduler.store.account("tick")
-    with redis.Redis.from_url(redis_url) as client:
-        client.flushdb()
+    raw.flushdb()
     tick_until(scheduler, lambda: scheduler.store.account("tick"), "it is loaded again")
     assert scheduler.store.account("tick").cursor == before.cursor
 
@@ -406,15 +405,14 @@ def test_a_closed_scheduler_ends_its_process(schedulers: Callable[[], OnceSchedu
         scheduler.tick()
 
 
-def test_a_foreign_key_in_the_place_of_the_beats(redis_url, schedulers, caplog) -> None:
+def test_a_foreign_key_in_the_place_of_the_beats(redis_url, raw, schedulers, caplog) -> None:
     """It is named once, and the beat goes on when it is gone."""
     scheduler = schedulers()
-    with redis.Redis.from_url(redis_url) as client:
-        client.set("once:beats", "mine", ex=600)
-        for _ in range(3):
-            scheduler.recovery.hurry()
-            assert scheduler.tick() > 0
-        client.delete("once:beats")
+    raw.set("once:beats", "mine", ex=600)
+    for _ in range(3):
+        scheduler.recovery.hurry()
+        assert scheduler.tick() > 0
+    raw.delete("once:beats")
     (record,) = said(caplog, "store_away")
     assert "'once:beats' holds a string" in record.getMessage()
     tick_until(scheduler, lambda: messages(redis_url), "windows are published")
@@ -433,7 +431,7 @@ def test_a_name_makes_no_log_line(app, redis_url, schedulers, caplog) -> None:
 
 
 @pytest.mark.parametrize("protocol", [1, 2])
-def test_a_receiver_that_names_messages(app, redis_url, schedulers, protocol: int) -> None:
+def test_a_receiver_that_names_messages(app, redis_url, raw, schedulers, protocol: int) -> None:
     """A message keeps the id of its window: by another one workers take its headers for copied, and run each copy."""
     app.conf.task_protocol = protocol
 
@@ -445,8 +443,7 @@ def test_a_receiver_that_names_messages(app, redis_url, schedulers, protocol: in
         tick_until(schedulers(), lambda: messages(redis_url), "a window is published")
     finally:
         before_task_publish.disconnect(name)
-    with redis.Redis.from_url(redis_url) as client:
-        message: Any = json.loads(client.lindex(QUEUE, 0))
+    message: Any = json.loads(raw.lindex(QUEUE, 0))
     brought = message["headers"] if protocol == 2 else json.loads(base64.b64decode(message["body"]))
     assert brought["id"] == message["headers"]["once_id"] == message["properties"]["correlation_id"]
 
@@ -601,7 +598,7 @@ def test_a_window_that_nobody_begins(app, redis_url, schedulers, caplog) -> None
 @pytest.mark.parametrize(
     ("broker", "queues"), [("", [QUEUE, "other"]), ("another", ["other"]), ("", ["other", "-"]), ("", None)]
 )
-def test_a_window_whose_queue_nobody_consumes(app, redis_url, schedulers, caplog, broker, queues) -> None:
+def test_a_window_whose_queue_nobody_consumes(app, redis_url, raw, schedulers, caplog, broker, queues) -> None:
     """It gets no copy, and that is said once, until a worker consumes its queue, or may do so for all that is known."""
     scheduler, start = published_by_hand(app, schedulers, QUEUE)
     once, mine = scheduler.store, name_broker(app.connection_for_read())
@@ -614,8 +611,7 @@ def test_a_window_whose_queue_nobody_consumes(app, redis_url, schedulers, caplog
     assert once.account("tick").open == {start: before}
     assert not messages(redis_url)
     if queues is None:
-        with redis.Redis.from_url(redis_url) as client:
-            client.set(once.keys.workers, "foreign", ex=600)
+        raw.set(once.keys.workers, "foreign", ex=600)
     else:
         once.consume("worker", broker or mine, queues)
     tick_until(scheduler, lambda: messages(redis_url), "it is published again")
@@ -630,7 +626,7 @@ def test_the_package_is_lazy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_a_beat_that_loads_for_long_says_that_it_lives(app, schedulers, redis_url, monkeypatch) -> None:
+def test_a_beat_that_loads_for_long_says_that_it_lives(app, schedulers, redis_url, raw, monkeypatch) -> None:
     """It is heard of between what it loads, and publishes meanwhile: nobody takes it for gone, however many entries."""
     monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry is more than there is time for
     tick = app.conf.beat_schedule["tick"]
@@ -640,8 +636,7 @@ def test_a_beat_that_loads_for_long_says_that_it_lives(app, schedulers, redis_ur
     for left in range(11, -1, -1):
         assert scheduler.tick() == 0.0 or not left
         assert len(scheduler.entries.unloaded()) == left
-        with redis.Redis.from_url(redis_url) as client:
-            ((_, at),) = client.zrange("once:beats", 0, -1, withscores=True)
+        ((_, at),) = raw.zrange("once:beats", 0, -1, withscores=True)
         heard.append(at)
         wait_until(lambda: time.time() * 1000 > heard[-1] + 10, "the clock goes on", 5, every=0.001)
     assert heard == sorted(set(heard))

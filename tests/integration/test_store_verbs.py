@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -49,30 +49,6 @@ from celery_once_beat.rules.balance import balance
 from celery_once_beat.store import SHARDS, Ending
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import KeyedWindow, WindowKey, format_instant, task_id
-
-
-@pytest.fixture
-def new_stage(any_url: str) -> Iterator[Callable[..., Stage]]:
-    """Makes stages on one empty server, once on each kind; ``new_stage(**settings)``."""
-    stages: list[Stage] = []
-
-    def new(url: str = any_url, **settings: Any) -> Stage:
-        stages.append(Stage(url, **settings))
-        return stages[-1]
-
-    yield new
-    for stage in stages:
-        stage.close()
-
-
-@pytest.fixture
-def stage(new_stage: Callable[..., Stage]) -> Stage:
-    """A store with the default settings, and its entry loaded."""
-    stage = new_stage()
-    loaded = stage.load()
-    assert loaded == r.Loaded(T0, loaded.loaded_at, "new", "", T0)
-    return stage
-
 
 # ----------------------------------------------------------------------------------------------- the table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,14 +14,6 @@ from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.windows import format_instant
 
 INF = float("inf")
-
-
-@pytest.fixture
-def stage(any_url: str) -> Iterator[Stage]:
-    stage = Stage(any_url)
-    stage.load()
-    yield stage
-    stage.close()
 
 
 def times(stage: Stage) -> Any:

@@ -57,7 +57,7 @@ def fill(app: Celery, made: View, windows: int) -> None:
     filled.fill(made.store, loaded, windows, timedelta(hours=windows, minutes=1))
 
 
-def test_histories_are_read_where_something_happened(app: Celery, views: Any, redis_url: str) -> None:
+def test_histories_are_read_where_something_happened(app: Celery, views: Any, raw: redis.Redis) -> None:
     """A look reads the entries that changed, and their histories; the others' stay the same."""
     made = views(windows=10)
     fill(app, made, 4)
@@ -65,22 +65,20 @@ def test_histories_are_read_where_something_happened(app: Celery, views: Any, re
     assert {name: len(stories) for name, stories in first.windows.items()} == {"a": 4, "b": 4, "c": 4}
 
     def read() -> int:
-        with redis.Redis.from_url(redis_url) as client:
-            return int(client.info("commandstats")["cmdstat_lrange"]["calls"])
+        return int(raw.info("commandstats")["cmdstat_lrange"]["calls"])
 
     before = read()
     same = made.snapshot()
     assert read() - before == 0
     assert all(same.windows[name] is first.windows[name] for name in "abc")
-    with redis.Redis.from_url(redis_url) as client:
-        client.hincrby(made.store.entry_key("b"), "refused", 1)
+    raw.hincrby(made.store.entry_key("b"), "refused", 1)
     before = read()
     changed = made.snapshot()
     assert read() - before == 2
     assert [changed.windows[name] is first.windows[name] for name in "abc"] == [True, False, True]
 
 
-def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_url: str) -> None:
+def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, raw: redis.Redis) -> None:
     """A pause, a window that is claimed, one that is overdue by time alone: whoever looks again sees it."""
     made = views()
     rows = list(load_schedule(app, Settings.from_app(app)).entries)
@@ -94,9 +92,8 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, redis_ur
     made.store.set_paused("a", paused=True)
     (window,) = filled.claim(made.store, [row for row in rows if row.name == "b"])
     assert told() == {"a": (True, 0, 0), "b": (False, 1, 0), "c": (False, 0, 0)}
-    with redis.Redis.from_url(redis_url) as client:
-        shard = made.store.keys.open(shard_of("b"))
-        client.zadd(shard, {client.zrange(shard, 0, -1)[0]: 1})
+    shard = made.store.keys.open(shard_of("b"))
+    raw.zadd(shard, {raw.zrange(shard, 0, -1)[0]: 1})
     assert told()["b"] == (False, 1, 1)
     filled.execute(made.store, [window])
     assert told()["b"] == (False, 0, 0)
