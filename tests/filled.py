@@ -27,9 +27,8 @@ def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     """Load entries, so that their windows of the time since ``ago`` are still to be claimed."""
     known = datetime.now(timezone.utc) - ago
     limits = EndRules(max_attempts=3, recover=True, grace=None)
-    loaded = store.load_many(
-        LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows
-    )
+    requests = [LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows]
+    loaded = store.load_many(requests)
     for row, reply in zip(rows, loaded, strict=True):
         assert isinstance(reply, replies.Loaded), reply
         row.cursor = reply.cursor
@@ -39,9 +38,8 @@ def claim(store: Store, rows: Sequence[BeatEntry], beat: str = BEAT) -> list[Win
     """Claim and publish the next window of each."""
     now = datetime.now(timezone.utc)
     due = [(row, start) for row in rows if (start := row.after(row.cursor)) is not None and start <= now]
-    answers = store.claim_many(
-        beat, [ClaimRequest(WindowKey(row.name, start), row.cursor, row.fingerprint) for row, start in due]
-    )
+    requests = [ClaimRequest(WindowKey(row.name, start), row.cursor, row.fingerprint) for row, start in due]
+    answers = store.claim_many(beat, requests)
     windows = []
     for (row, start), answer in zip(due, answers, strict=True):
         assert isinstance(answer, replies.Claimed), answer

@@ -78,8 +78,6 @@ def times(reports: Sequence[pytest.TestReport]) -> list[str]:
     for part in PARTS:
         its = [taken for nodeid, taken in seconds.items() if part_of(nodeid) == part]
         lines.append(f"{part:10}{len(its):6} tests{sum(its):8.0f} s, side by side")
-    slow = sorted(
-        (taken, nodeid) for nodeid, taken in seconds.items() if taken > SLOW and part_of(nodeid) != "simulated"
-    )
+    slow = sorted((taken, name) for name, taken in seconds.items() if taken > SLOW and part_of(name) != "simulated")
     lines += [f"slow for make test: {nodeid}, {taken:.0f} s; see tests/README.md" for taken, nodeid in reversed(slow)]
     return lines

@@ -110,9 +110,8 @@ class Stage:
     def confirm(
         self, published: bool = True, wait: float = START, revision: int | None = None, queue: str = QUEUE
     ) -> Any:
-        return self.store.confirm_many(
-            [r.Confirmation(self.window, revision or self.revision, published, wait, queue)]
-        )[0]
+        of = r.Confirmation(self.window, revision or self.revision, published, wait, queue)
+        return self.store.confirm_many([of])[0]
 
     def astray(self) -> Any:
         return self.confirm(r.Published.ASTRAY)

@@ -24,12 +24,7 @@ BESIDE = (
 )
 #: Quick ones (not those of windows by the thousand), and those that a wheel could fail: entry points, scripts in Lua,
 #: README as a user follows it.
-TESTS = (
-    "tests/unit",
-    "tests/integration/test_ping.py",
-    "tests/integration/test_readme.py",
-    "tests/integration/test_scheduler.py",
-)
+TESTS = ("tests/unit", *(f"tests/integration/test_{name}.py" for name in ("ping", "readme", "scheduler")))
 
 IS_INSTALLED = """
 import celery_once_beat, sysconfig

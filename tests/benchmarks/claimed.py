@@ -21,9 +21,7 @@ class ClaimedWindows:
         self.windows = [WindowKey(f"proj.reports.nightly-{number:05d}", cursor) for number in range(entries)]
         store.heartbeat(BEAT)
         limits = EndRules(max_attempts=3, recover=True, grace=None)
-        store.load_many(
-            LoadRequest(window.entry, BEAT, FINGERPRINT, DAY, limits, known=cursor) for window in self.windows
-        )
+        store.load_many(LoadRequest(key.entry, BEAT, FINGERPRINT, DAY, limits, known=cursor) for key in self.windows)
 
     def claim(self) -> list[int]:
         """Claim the next window of each entry; returns the turns of their publishes."""

@@ -228,9 +228,6 @@ def _finish(process: subprocess.Popen[str]) -> str:
 
 
 def _bodies(env: dict[str, str]) -> list[Body]:
-    lines = [
-        (path.name, *line.split())
-        for path in Path(env["COUNTS"]).glob("[0-9]*")
-        for line in path.read_text().splitlines()
-    ]
+    files = Path(env["COUNTS"]).glob("[0-9]*")
+    lines = [(path.name, *line.split()) for path in files for line in path.read_text().splitlines()]
     return [Body(int(number), float(moment), int(process), float(cpu)) for process, number, moment, cpu in lines]

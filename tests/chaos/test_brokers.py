@@ -67,10 +67,8 @@ def test_a_plan_has_only_faults_that_can_be_done(kind: str) -> None:
 def test_both_brokers_are_done_the_same() -> None:
     """The plans differ only in what a killed broker starts again from, which their names say."""
     redis, rabbitmq = (set(FAULTS[kind]) for kind in ("redis", "rabbitmq"))
-    assert redis ^ rabbitmq == {
-        "broker killed, restarted from its AOF",
-        "broker killed, restarted with its durable queues",
-    }
+    again = {"from its AOF", "with its durable queues"}
+    assert redis ^ rabbitmq == {f"broker killed, restarted {each}" for each in again}
 
 
 def test_as_many_faults_as_are_asked_for() -> None:

@@ -132,9 +132,8 @@ def test_no_retry_takes_it(worker: Worker, sqlite: Base, how: str) -> None:
             raise worker.task.retry(exc=exc, countdown=0) from exc
 
     if how == "autoretry":
-        task = worker.app.task(
-            write, name="proj.auto", autoretry_for=(Exception,), retry_backoff=True, shared=False, base=OnceTask
-        )
+        retries = {"autoretry_for": (Exception,), "retry_backoff": True}
+        task = worker.app.task(write, name="proj.auto", shared=False, base=OnceTask, **retries)
         worker.task = task
         task.push_request(
             id="i", args=(), kwargs={}, retries=0, is_eager=False, called_directly=False, hostname="worker",

@@ -469,9 +469,8 @@ def test_another_schema(new_base: Callable[..., Base], kind: str) -> None:
     metadata.create_all(base.engine)
 
     def recorded() -> bool:
-        made = Window(
-            "nightly", execution().start, None, _context=Effects(lambda: Settings(effects_schema="Jobs"), running=True)
-        )
+        of_jobs = Effects(lambda: Settings(effects_schema="Jobs"), running=True)
+        made = Window("nightly", execution().start, None, _context=of_jobs)
         with base.engine.begin() as connection:
             return made.record(connection, skip=True)
 

@@ -303,9 +303,7 @@ def test_a_limit_lives_on_a_node_of_its_own(cluster: Cluster) -> None:
             found = store.overdue("beat-2", datetime.now(timezone.utc), 100, requests=requests).replies
             replies = dict(zip(names, found, strict=True))
             assert {name for name, reply in replies.items() if isinstance(reply, StoreUnavailableError)} == gone
-            called.update(
-                {name: reply.windows for name, reply in replies.items() if name not in gone and reply.windows}
-            )
+            called.update({name: each.windows for name, each in replies.items() if name not in gone and each.windows})
             return called.keys() == {*names[1:]} - gone
 
         wait_until(looked, "a beat finds the slots of the dead", 60)

@@ -15,6 +15,5 @@ _PLAIN = ("Moved", "Unchanged", "Busy")
 def tell(ledger: Ledger, verb: str, window: WindowKey, answer: Any) -> None:
     name = type(answer).__name__
     if name not in _PLAIN:
-        ledger.write(
-            "told", verb=verb.removesuffix("_many"), entry=window.entry, start=format_instant(window.start), answer=name
-        )
+        window_ = {"entry": window.entry, "start": format_instant(window.start)}
+        ledger.write("told", verb=verb.removesuffix("_many"), answer=name, **window_)

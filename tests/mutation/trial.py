@@ -205,9 +205,8 @@ class Trial:
         if not command:
             return "survived"
         try:
-            ended = subprocess.run(
-                command, cwd=TESTS, timeout=MORE * PATIENCE, capture_output=True, text=True, check=False
-            )
+            most = MORE * PATIENCE
+            ended = subprocess.run(command, cwd=TESTS, timeout=most, capture_output=True, text=True, check=False)
         except subprocess.TimeoutExpired:
             return "timeout"
         if ended.returncode and not re.search(r"^seed ", ended.stdout, re.MULTILINE):

@@ -258,9 +258,8 @@ class Episode:
         self._generations = 0
         self.struck = 0
         #: Entries whose definition was another one meanwhile.
-        self.changed = {
-            name for fault in plan.faults if fault["kind"] == "deploy" for name in (*fault["changed"], *fault["left"])
-        }
+        deploys = [fault for fault in plan.faults if fault["kind"] == "deploy"]
+        self.changed = {name for fault in deploys for name in (*fault["changed"], *fault["left"])}
         self.world.on_death = self._on_death
 
     # -- who is there

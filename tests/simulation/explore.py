@@ -101,9 +101,8 @@ class Explorer:
         self.windows = windows
         self.properties = frozenset(properties)
         self.tell_apart = tell_apart or bool(self.model.without)
-        self.first = State(
-            0, 0, 0, (pack(Window()),) * windows, (-1,) * windows, ((0, 0, 0, 0),) * beats, ((),) * workers
-        )
+        first = (pack(Window()),) * windows
+        self.first = State(0, 0, 0, first, (-1,) * windows, ((0, 0, 0, 0),) * beats, ((),) * workers)
         self._calls: dict[Call, Call] = {}
         self._answers: dict[Any, Any] = {}
         self._ticked: dict[Any, Any] = {}
@@ -522,9 +521,8 @@ def _keep_names(packed: tuple[Any, ...], worker: int | None, beat: int | None) -
 
 
 _PLACES = {name: place for place, name in enumerate(Window.__slots__)}
-_KIND, _BY, _NUMBER, _UNTIL, _CLAIMER, _OPEN = (
-    _PLACES[name] for name in ("kind", "by", "number", "until", "claimer", "open")
-)
+_KIND, _BY, _NUMBER = (_PLACES[name] for name in ("kind", "by", "number"))
+_UNTIL, _CLAIMER, _OPEN = (_PLACES[name] for name in ("until", "claimer", "open"))
 _ATTEMPTS, _FENCE, _REVISION, _STATE, _OWNER, _ENDED = (
     _PLACES[name] for name in ("attempts", "fence", "revision", "state", "owner", "ended")
 )

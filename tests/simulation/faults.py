@@ -113,14 +113,11 @@ def _changes(draw: random.Random, plan: Plan) -> dict[str, Any]:
     from .episode import is_tracked, make_entry, tracked
 
     names = sorted(name for name, entry in plan.entries.items() if entry["kind"] == "interval" and is_tracked(entry))
-    changed = {
-        name: {**plan.entries[name], "every": draw.choice([2.0, 3.0, 5.0, 7.0, 9.0])} for name in draw.sample(names, 2)
-    }
+    every = [2.0, 3.0, 5.0, 7.0, 9.0]
+    changed = {name: {**plan.entries[name], "every": draw.choice(every)} for name in draw.sample(names, 2)}
     left = draw.choice([name for name in names if name not in changed])
-    return {
-        "changed": {name: tracked(entry) for name, entry in {**changed, "new": make_entry(draw, 5.0)}.items()},
-        "left": [left],
-    }
+    new = {**changed, "new": make_entry(draw, 5.0)}
+    return {"changed": {name: tracked(entry) for name, entry in new.items()}, "left": [left]}
 
 
 def _edits(draw: random.Random, begin: float, last: float) -> list[dict[str, Any]]:

@@ -358,9 +358,8 @@ class Judge:
         at, one = self.at, self.settings
         due = self.clock.due(window.start)
         options = run.options(due, at)
-        quiet = not any(
-            any(spans.between(due - one.step, at)) for spans in (self.faults.worker_hits, self.faults.server)
-        )
+        struck = (self.faults.worker_hits, self.faults.server)
+        quiet = not any(any(spans.between(due - one.step, at)) for spans in struck)
         if (
             not quiet
             or not one.received
@@ -596,12 +595,10 @@ class Judge:
         waiting = 0
         for entry in self.entries.values():
             for run in entry.runs:
-                waiting += run.grid.count(
-                    self.clock.shows(run.asked), self.clock.shows(run.end[0] if run.end else self.healed)
-                )
-            waiting -= sum(
-                window.recorded is not None and window.recorded <= self.healed for window in entry.windows.values()
-            )
+                until = self.clock.shows(run.end[0] if run.end else self.healed)
+                waiting += run.grid.count(self.clock.shows(run.asked), until)
+            recorded = [window.recorded for window in entry.windows.values() if window.recorded is not None]
+            waiting -= sum(at <= self.healed for at in recorded)
         slots = max(1, len(self.settings.workers) * self.settings.concurrency)
         needed = settling(self.settings) + max(0, waiting) * self.settings.longest / slots
         if self.settings.settle is not None:

@@ -308,9 +308,8 @@ class Faults:
     def _waits(self, window: Window, since: float, until: float, run: Run) -> list[tuple[Spans, float, str]]:
         """What no fact shows, and delays this window: each beat waits or is away, a queue, who got its message."""
         one, idle = self.settings, Spans()
-        beats = [
-            (self.down[beat], self.rests[beat], self.server, self.broker, run.maybe_out) for beat in self.settings.beats
-        ]
+        away = (self.server, self.broker, run.maybe_out)
+        beats = [(self.down[beat], self.rests[beat], *away) for beat in self.settings.beats]
         at = since - one.beat_late - one.step
         while at < until:
             end = min(self._able(at, lists) for lists in beats)

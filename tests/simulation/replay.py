@@ -302,11 +302,8 @@ def _forget(state: Any, server: Server) -> Any:
     kept = {}
     for start, packed in windows.items():
         w = Window(*packed)
-        lives = (
-            w.open
-            or (w.kind and _pair(w.until)[1] + SLACK > now)
-            or (w.claimer and _pair(w.claimer_until)[1] + SLACK > now)
-        )
+        marked = w.kind and _pair(w.until)[1] + SLACK > now
+        lives = w.open or marked or (w.claimer and _pair(w.claimer_until)[1] + SLACK > now)
         if lives:
             kept[start] = packed
     return entry, kept

@@ -779,9 +779,9 @@ def test_an_end_may_be_unknown_only_if_its_process_was_hit_then(kind, first, las
         assert repeated(kind, first + 0.05, **fault) == set()
     assert repeated(kind, last - 0.05, **fault) == set()
     assert repeated(kind, last + 0.05, **fault) == {"repeat"}
-    assert repeated(kind, first - 0.05, **{**fault, **({"until": first - 0.02} if "until" in fault else {})}) == {
-        "repeat"
-    }
+    if "until" in fault:
+        fault = {**fault, "until": first - 0.02}
+    assert repeated(kind, first - 0.05, **fault) == {"repeat"}
 
 
 # What a store that loses its data allows, and a task's own retries

@@ -21,9 +21,8 @@ class Books(History):
 
     def __init__(self, **description: Any) -> None:
         self.description = {"starts": [100, 200], "task": "once", "max_attempts": 3, **description}
-        super().__init__(
-            {"e": self.description}, beats=BEATS, workers=WORKERS, wait_replicas=0, recovery_interval=1, longest=60
-        )
+        settings = {"wait_replicas": 0, "recovery_interval": 1, "longest": 60}
+        super().__init__({"e": self.description}, beats=BEATS, workers=WORKERS, **settings)
         self.sent: dict[tuple[str, float], list[tuple[float, str]]] = {}
         self.stale: list[tuple[str, float, int | None, float]] = []
         self.refused: list[tuple[str, float, str, float, tuple[str, ...]]] = []
@@ -197,9 +196,8 @@ def skipped(*, newer: bool) -> Books:
 
 def by_fence(fence: int) -> Books:
     """An execution that was frozen ends as done, with this fence; the other one, with a 5, began meanwhile."""
-    books = (
-        Books().fault("frozen", 100.2, target="worker1", until=150).fault("frozen", 134, target="worker2", until=135)
-    )
+    books = Books().fault("frozen", 134, target="worker2", until=135)
+    books.fault("frozen", 100.2, target="worker1", until=150)
     books.execute(100, 100.1, 151, fence=fence).execute(100, 135, 152, "stale", n=2, fence=5)
     return second(books.record(100, 151))
 

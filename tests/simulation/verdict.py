@@ -75,9 +75,7 @@ def _calm(result: Result) -> list[str]:
         if due >= start + (told.get(entry, {}).get("expires") or float("inf")):
             continue  # it expires before it is due
         if since < at and due < pause - 3.0 and not _may_wait(told.get(entry, {})):
-            came = any(
-                key == (entry, start) and at < then <= due + 2.0 for *key_, then in starts for key in [tuple(key_)]
-            )
+            came = any((name, of) == (entry, start) and at < then <= due + 2.0 for name, of, then in starts)
             if not came:
                 wrong.append(f"calm: the retry of window {start} of {entry} that is due at {due} didn't come")
     return wrong
@@ -174,9 +172,8 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
             by_limit = end.get("outcome") != execution["how"] or len(executions) >= _most_attempts(result, key[0])
             # Who asks again once the marker has expired isn't told that it closed the window itself.
             expired = told_at is not None and end["at"] + result.marker_ttl <= told_at
-            closed = end["at"] < execution["ended"] or (
-                told_at is not None and end["at"] <= told_at and (by_limit or expired)
-            )
+            over = told_at is not None and end["at"] <= told_at
+            closed = end["at"] < execution["ended"] or (over and (by_limit or expired))
             beside = (
                 known.values() if told.get("overlap") else ()
             )  # a window of its entry that began since keeps it out

@@ -72,10 +72,8 @@ def test_what_celery_executes_as_a_task_stays() -> None:
 
 @pytest.mark.parametrize("when", ["5 minutes", None, [60], object()])
 def test_what_is_no_schedule_is_named(when: object, caplog: pytest.LogCaptureFixture) -> None:
-    CELERY.conf.beat_schedule = {
-        "wrong": {"task": "proj.part", "schedule": when},
-        "good": {"task": "proj.part", "schedule": 60},
-    }
+    entries = {"wrong": when, "good": 60}
+    CELERY.conf.beat_schedule = {name: {"task": "proj.part", "schedule": every} for name, every in entries.items()}
     scheduler = OnceScheduler(CELERY)
     assert "good" in scheduler.schedule
     assert "wrong" not in scheduler.schedule

@@ -169,10 +169,8 @@ def test_what_workers_consume() -> None:
         *("w-2 c a", str(ms - 60_000)), *("foreign", str(ms)), *("w-3 b a", "inf"),
     ]  # fmt: skip
     found, unreadable = codec.read_workers(said)
-    assert found == {
-        "w-1": m.WorkerSeen(AT, "b", {"a", "by night"}),
-        "w-2": m.WorkerSeen(AT - timedelta(minutes=1), "c", {"a"}),
-    }
+    earlier = AT - timedelta(minutes=1)
+    assert found == {"w-1": m.WorkerSeen(AT, "b", {"a", "by night"}), "w-2": m.WorkerSeen(earlier, "c", {"a"})}
     assert len(unreadable) == 2
     assert codec.read_workers([]) == ({}, [])
 

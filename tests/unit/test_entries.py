@@ -711,13 +711,8 @@ def test_a_row_without_an_end_still_names_its_window() -> None:
     assert row.window(NOW + MINUTE).end == NOW + 2 * MINUTE
     when.broken = True
     window = row.window(NOW + 2 * MINUTE, attempt=2)
-    assert (window.entry, window.start, window.end, window.attempt, window.tracked) == (
-        "a",
-        NOW + 2 * MINUTE,
-        None,
-        2,
-        True,
-    )
+    found = (window.entry, window.start, window.end, window.attempt, window.tracked)
+    assert found == ("a", NOW + 2 * MINUTE, None, 2, True)
 
 
 def test_an_entry_that_left_is_forgotten() -> None:

@@ -67,9 +67,8 @@ def test_a_window_of_ones_own() -> None:
     """It has what an execution's has, in UTC, whatever zone it was told in."""
     berlin = datetime(2026, 11, 21, 3, tzinfo=ZoneInfo("Europe/Berlin"))
     made = window("report", berlin, berlin + HOUR, attempt=2, fence=7, last_done="2026-11-20T02:00Z")
-    assert made == Window(
-        "report", utc("2026-11-21T02:00"), utc("2026-11-21T03:00"), 2, fence=7, last_done=utc("2026-11-20T02:00")
-    )
+    times = {"start": utc("2026-11-21T02:00"), "end": utc("2026-11-21T03:00"), "last_done": utc("2026-11-20T02:00")}
+    assert made == Window("report", attempt=2, fence=7, **times)
     assert made.start.tzinfo is timezone.utc
     assert made.held
 
@@ -213,9 +212,8 @@ def test_the_server_ends_with_its_process(tmp_path: Path) -> None:
         "    sys.stdin.readline()\n"
     )
     for kill in (False, True):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([sys.executable, "-c", program], **pipes)
         path = process.stdout.readline().strip()
         assert process.stdout.readline() == "ready\n"
         if kill:
