@@ -25,7 +25,7 @@ DEFAULT_PREFIX = "once:"
 OVERLAP = ("allow", "skip", "buffer_one", "buffer_all")
 CATCH_UP = ("latest", "all", "none")
 #: What a template of the board's links may name.
-LINK_FIELDS = frozenset({"entry", "task", "task_id", "state", "beat", "worker", "start", "begun", "ended"})
+LINK_FIELDS = frozenset({"entry", "task", "task_id", "attempt", "state", "beat", "worker", "start", "begun", "ended"})
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel", "redis+cluster", "rediss+cluster")
 _MILLION = 1_000_000
 _LONGEST_NAME = 500

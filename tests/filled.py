@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from itertools import islice
+
+import redis
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.rules import EndRules
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Store
 from celery_once_beat.store import model as replies
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.windows import WindowKey, format_instant
 
 BEAT = "host-a:17:beatbeat"
 
@@ -21,6 +25,39 @@ def beat_lives(store: Store, *beats: str, entries: int = 5) -> None:
     report = replies.BeatReport(0.003, 0.012, entries, 0, "0.1.0", unloaded=1)
     for beat in beats or (BEAT,):
         store.overdue(beat, datetime.now(timezone.utc), 0, report=report)
+
+
+@contextmanager
+def beating(store: Store, *beats: str, entries: int = 5) -> Iterator[None]:
+    """Let beats live for as long as the block lasts."""
+    over = threading.Event()
+
+    def beat() -> None:
+        beat_lives(store, *beats, entries=entries)
+        while not over.wait(2):
+            beat_lives(store, *beats, entries=entries)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def backdate(client: redis.Redis, store: Store, window: WindowKey, ago: timedelta, due: timedelta) -> None:
+    """Let an open window have been claimed, and begun if it was, so long ago; it is overdue in ``due`` from now."""
+    key, field = store.entry_key(window.entry), f"w:{format_instant(window.start)}"
+    words = client.hget(key, field).decode().split(" ")
+    for place in (1, 5):  # its fence, which is when it began, and its claim
+        if words[place] != "0":
+            words[place] = str(int(words[place]) - ago // timedelta(milliseconds=1))
+    client.hset(key, field, " ".join(words))
+    until = (datetime.now(timezone.utc) + due).timestamp() * 1000
+    client.zadd(
+        store.keys.open(store.shard_of(window.entry)), {f"{window.entry}@{format_instant(window.start)}": until}
+    )
 
 
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:

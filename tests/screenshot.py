@@ -10,7 +10,6 @@ import os
 import random
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -45,22 +44,15 @@ def main() -> None:
 
         store = Store(Settings.from_app(app))
         make_past(store, app, MINUTES)
-        over = threading.Event()
-        alive = threading.Thread(target=beat_on, args=(store, len(app.conf.beat_schedule), over))
-        alive.start()
         command = [sys.executable, "-m", "celery", "-A", "shop", "once", "dashboard", "--port", "0"]
         board = procs.start(command, name="board", env=env)
         url = board.wait_log(r"the board is at (\S+)")[1]
-        try:
-            with sync_playwright() as playwright:
-                root = ["--no-sandbox"] if os.geteuid() == 0 else []
-                browser = playwright.chromium.launch(executable_path=need("chromium"), args=root)
-                take_all(browser, url)
-                browser.close()
-        finally:
-            over.set()
-            alive.join()
-            store.close()
+        with filled.beating(store, *BEATS, entries=len(app.conf.beat_schedule)), sync_playwright() as playwright:
+            root = ["--no-sandbox"] if os.geteuid() == 0 else []
+            browser = playwright.chromium.launch(executable_path=need("chromium"), args=root)
+            take_all(browser, url)
+            browser.close()
+        store.close()
 
 
 def make_past(store: Store, app: Any, minutes: Mapping[str, int]) -> None:
@@ -87,11 +79,6 @@ def how_it_stands(window: WindowKey, minutes: Mapping[str, int], chance: random.
     if newer == 0:
         return chance.choices(["done", "running", "waiting"], [5, 3, 2])[0]
     return chance.choices(["done", "failed", "revoked"], [97, 2, 1])[0]
-
-
-def beat_on(store: Store, entries: int, over: threading.Event) -> None:
-    while not over.wait(2):
-        filled.beat_lives(store, *BEATS, entries=entries)
 
 
 def take_all(browser: Browser, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .actors import BeatStatus, StuckQueue, Trouble, WorkerStatus
 from .coming import coming_starts
+from .judgements import JUDGEMENTS
 from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import Sight, View, take_snapshot

@@ -52,7 +52,7 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     """Beats and windows come, end and go without a reload; a failure is marked; so is that no beat is left."""
     system.entries = ENTRIES
     page = visit(f"{board().url}/?zoom=hour", live=True)
-    expect(page.get_by_text("No beat lives: nothing is claimed.")).to_be_visible()
+    expect(page.locator("#beats")).to_have_text("None. Start one: celery -A proj beat -S once")
     expect(row(page, "tick").locator(".cells")).to_have_text("no window yet")
     page.evaluate("window.loaded = 'once'")
 
@@ -66,29 +66,29 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
     expect(row(page, "failing")).to_have_class("worry")
     expect(cells(page, "failing").first).to_have_class("failed")
     expect(page).to_have_title(re.compile(r"^\([1-9]\) once"))
-    expect(row(page, "nightly-report").locator(".next")).to_contain_text("29 February 02:30")
+    expect(row(page, "nightly-report").locator(".next")).to_contain_text("29 Feb 02:30")
 
     said = cells(page, "tick").last.get_attribute("aria-label")
     expect(cells(page, "tick").last).not_to_have_attribute("aria-label", said or "")
     for beat in beats:
         beat.stop()
-    expect(page.get_by_text("No beat lives: nothing is claimed.")).to_be_visible()
+    expect(page.locator("#beats")).to_contain_text("None. Start one:")
     assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
 
 
 @pytest.mark.long
 def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None:
-    """One that begins a window is named, with what it runs, without a reload."""
+    """One that runs a window is named while it does, without a reload."""
     system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
     rows = list(loaded_of(system).entries)
     filled.load(system.store, rows, timedelta(hours=1, minutes=1))
     page = visit(board().url)
-    expect(page.locator("#workers")).to_have_text("None has begun a window.")
+    expect(page.locator("#workers")).to_have_text("None has begun a window. Start one: celery -A proj worker")
     (window,) = filled.claim(system.store, rows)
     begun = system.store.begin(window, "jobs-1:1:delivery/1", 30.0)
-    expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 1 running, began one at \d\d:\d\d"))
+    expect(page.locator("#workers")).to_have_text("jobs-1 1 running")
     system.store.finish(Ending(window, "jobs-1:1:delivery/1", begun.fence, "done"))
-    expect(page.locator("#workers")).to_have_text(re.compile(r"jobs-1 began one at \d\d:\d\d"))
+    expect(page.locator("#workers")).to_contain_text("None has begun a window.")
 
 
 @pytest.mark.long
@@ -231,9 +231,8 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     expect(page.get_by_role("searchbox")).to_have_value("ENTRY-1")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="Show all entries")).to_be_focused()
-    for _ in range(2):
-        page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="1 h")).to_be_focused()
+    page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="6 h")).to_have_attribute("aria-current", "true")
     expect(page.get_by_role("link", name="6 h")).to_be_focused()
@@ -363,16 +362,16 @@ def test_redis_goes_away_and_comes_back(
     cells(page, "tick").first.click()
     expect(page.get_by_role("dialog")).to_contain_text("done: executed, and recorded")
     server.resume()
-    expect(page.get_by_role("alert")).to_be_empty()
+    expect(page.get_by_role("alert")).not_to_contain_text("Redis")
     server.stop()
     expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     late = visit(board(name="late").url)
     expect(late.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     server.restart()
     filled.load(system.store, list(loaded_of(system).entries), timedelta(minutes=1))
-    expect(page.get_by_role("alert")).to_be_empty()
+    expect(page.get_by_role("alert")).not_to_contain_text("Redis")
     expect(cells(page, "tick")).to_have_count(0)
-    expect(late.get_by_role("alert")).to_be_empty()
+    expect(late.get_by_role("alert")).not_to_contain_text("Redis")
     expect(row(late, "tick")).to_be_visible()
     for proc in (there.proc,):
         assert "Traceback" not in proc.log

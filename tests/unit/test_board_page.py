@@ -11,18 +11,19 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, Trouble, WindowStatus, WorkerStatus
 from celery_once_beat.store.account import OpenWindow
 from celery_once_beat.web.board import words
-from celery_once_beat.web.board.axis import ZOOMS, cells_of, make_axis
+from celery_once_beat.web.board.axis import ZOOMS, bars_of, cells_of, make_axis
 from celery_once_beat.web.board.choice import GROUPS, SORTS, Choice
 from celery_once_beat.web.board.feed import news_between
 from celery_once_beat.web.board.grid import Grid, Shown
-from celery_once_beat.web.board.page import Page, make_page
+from celery_once_beat.web.board.page import LOOKS, Page, make_page
+from celery_once_beat.web.board.site import make_templates
 from celery_once_beat.windows import parse_instant
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -113,7 +114,8 @@ def test_a_story_of_each_kind() -> None:
     """Local time and UTC, who claimed and who began, for how long it runs, what isn't known yet as a dash."""
 
     def told(story: WindowSeen, zone: Any = BERLIN) -> dict[str, str]:
-        return dict(words.story_words(WindowStatus.of(story), zone, START + timedelta(seconds=75)))
+        story_words = words.story_words(WindowStatus.of(story), zone, START + timedelta(seconds=75))
+        return {term: Markup(said).striptags() for term, said in story_words}
 
     done = told(past())
     assert done["Window"] == "21 November 2026 02:00:00 CET (2026-11-21 01:00:00 UTC)"
@@ -146,7 +148,8 @@ def test_what_ended_past_its_deadline_is_seen() -> None:
     """By how much, in words and by a line below its cell; what is open is so in its story alone."""
 
     def story(window: WindowSeen) -> str | None:
-        return dict(words.story_words(WindowStatus.of(window), timezone.utc, by(75))).get("To be done by")
+        told = dict(words.story_words(WindowStatus.of(window), timezone.utc, by(75))).get("To be done by")
+        return told and Markup(told).striptags()
 
     assert story(past(done_by=by(3))) == "21 November 2026 01:00:03 UTC: 1.0 s past it"
     assert story(past(done_by=by(4))) == "21 November 2026 01:00:04 UTC"
@@ -167,10 +170,10 @@ def test_when_it_starts_next() -> None:
 
     def told(text: str) -> str:
         row = list(show(page_of(next=parse_instant(text)), Choice()).rows.values())[1]
-        return row.partition('class="next">')[2].partition("<")[0]
+        return Markup(row.partition('class="next">')[2].partition("</div>")[0]).striptags()
 
     assert told("2026-11-21T22:59:59.000000Z") == "23:59:59"
-    assert told("2026-11-21T23:00:00.000000Z") == "22 November 00:00"
+    assert told("2026-11-21T23:00:00.000000Z") == "22 Nov 00:00"
 
 
 def test_what_concerns_all_entries_is_at_the_head() -> None:
@@ -178,25 +181,66 @@ def test_what_concerns_all_entries_is_at_the_head() -> None:
     seen = sight(entry("a", attention=("late since 2026-11-21T02:00:00Z",), paused=True))
     trouble = Trouble("data lost", "Redis lost its data at 2026-11-21T01:15:00Z", stops_all=False)
     page = make_page(replace(seen, report=replace(seen.report, troubles=(trouble,))), BERLIN, Page())
-    assert page.trouble == "Redis lost its data at 21 November 02:15"
-    (line,) = page.lines.values()
-    assert line.attention == ("late since 21 November 03:00",)
-    assert 'class="next">paused<' in "".join(show(page, Choice()).rows.values())
+    for chosen, lost, late in ((None, "02:15", "03:00"), (timezone.utc, "01:15", "02:00")):
+        shown = show(page, Choice(zone=chosen))
+        rows = "".join(shown.rows.values())
+        assert shown.parts["trouble"] == f"Redis lost its data at 21 November {lost}"
+        assert f"<b>late since 21 November {late}</b>" in rows
+        assert 'class="next">paused<' in rows
 
 
 def test_the_headline_and_the_beats() -> None:
-    """How many, and what of them is to be looked at; a beat that fell silent says so."""
-    beats = (BeatStatus("a:1:x", 0.4, 0.0, 0.0031, 2, 0, "1"), BeatStatus("b\n:2:y", 9.4))
-    page = make_page(
-        sight(entry("a", attention=("paused",)), entry("b", open=3, running=1, overdue=1), beats=beats), BERLIN, Page()
+    """How many need what, each kind a filter; what a beat says that isn't as it should be."""
+    beats = (
+        BeatStatus("a:1:x", 0.4, 0.0, 0.0031, 2, 0, "1"),
+        BeatStatus("b\n:2:y", 9.4),
+        BeatStatus("c:3:z", 0.4, 2.0, -0.7, 2, 0, unloaded=1),
     )
-    assert page.headline == "2 entries, 1 needs attention, 1 running, 3 open, 1 overdue"
-    assert page.worries == 1
-    assert page.as_of == "03:03:04 Europe/Berlin"
-    assert page.beats == (
-        ("a:1:x", "lag 0.0 s, clock +0.003 s, entries 2, version 1"),
-        (r"'b\n:2:y'", "silent for 9 s"),
+    worried = {"attention": ("1 overdue", "paused"), "reasons": ("overdue", "paused"), "paused": True}
+    page = make_page(sight(entry("a", **worried), entry("b", running=1), beats=beats), BERLIN, Page())
+    parts = {name: Markup(html).striptags() for name, html in show(page, Choice()).parts.items()}
+    assert parts["as-of"] == "As of 03:03:04 Europe/Berlin"
+    assert parts["headline"] == "No window has ended since midnight · 1 running"
+    assert parts["beats"] == (
+        r"a:1:x entries 2, version 1 'b\n:2:y' silent for 9 s "
+        "c:3:z has yet to load 1, lag 2.0 s, clock -0.700 s, entries 2"
     )
+    counted = "2 entries 1 needs attention 0 failing 0 hung 1 overdue 0 late 1 paused 0 left out"
+    assert parts["strip"] == counted
+    assert names(page, look="overdue") == names(page, look="attention") == ["a"]
+    assert names(page, look="hung") == []
+
+
+@pytest.mark.parametrize(
+    ("windows", "more", "said"),
+    [
+        ([past(), past(START - timedelta(hours=1))], {}, "Everything ran as planned: 2 of 2 since midnight"),
+        ([past(), past(START - timedelta(hours=3), outcome="failed")], {}, "Everything ran as planned: 1 of 1 since"),
+        ([past(outcome="skipped"), past(outcome="cancelled")], {}, "No window has ended since midnight"),
+        ([past(outcome="missed", missed=3)], {}, "0 of the 3 windows since midnight ran as planned"),
+        ([past(done_by=by(3)), past()], {}, "1 of the 2 windows since midnight ran as planned"),
+        ([past()], {"reasons": ("paused",)}, "1 of the 1 windows since midnight ran as planned"),
+        ([past()], {"outcomes": {"done": 9}}, "Everything ran as planned: 1 of 1 since midnight that Redis still has"),
+    ],
+)
+def test_whether_the_day_went_as_planned(windows: list[WindowSeen], more: dict[str, Any], said: str) -> None:
+    """Of the windows since the app's midnight that were to run, how many are done in time."""
+    page = page_of(*windows, **more)
+    assert page.planned(BERLIN).startswith(said)
+    assert ("20 November 23:00" in page.planned(timezone.utc)) == (not said.startswith("No"))
+
+
+def test_how_long_windows_ran_is_drawn_where_it_helps() -> None:
+    """A bar for what took a column or more, or runs still; now is a line within the last column."""
+    hour = make_axis(ZOOMS["hour"], START + timedelta(minutes=31), BERLIN)  # columns of two minutes, from 01:02 on
+    ran = past(begun=by(0), closed=by(600))
+    assert bars_of([ran, past()], hour) == [("done", 14.0, 5.0)]
+    assert bars_of([running()], hour) == [("running", 14.0, 16.0)]
+    assert bars_of([ran], make_axis(ZOOMS["day"], START, BERLIN)) == []
+    early = past(START - timedelta(hours=2), begun=START - timedelta(hours=2), closed=by(60))
+    assert bars_of([early], hour) == [("done", 0.0, 14.5)]
+    axis = show(page_of(), Choice()).rows["axis"]
+    assert 'class="now0"' in axis, "three minutes after the hour"
 
 
 # -- the axis -------------------------------------------------------------------------------------------------------
@@ -218,8 +262,7 @@ def test_a_column_shows_its_most_urgent_window() -> None:
 
 
 def new_grid() -> Grid:
-    templates = Environment(loader=PackageLoader("celery_once_beat.web.board"), autoescape=True)
-    return Grid(templates, BERLIN)
+    return Grid(make_templates("shop", BERLIN), BERLIN)
 
 
 def show(page: Page, choice: Choice) -> Shown:
@@ -228,7 +271,7 @@ def show(page: Page, choice: Choice) -> Shown:
 
 CHOICES = st.builds(
     Choice,
-    only_attention=st.booleans(),
+    look=st.sampled_from(["", *LOOKS]),
     search=st.text(max_size=20),
     state=st.sampled_from(["", *STATES]),
     group=st.sampled_from(list(GROUPS)),
@@ -236,6 +279,8 @@ CHOICES = st.builds(
     sort=st.sampled_from(list(SORTS)),
     zoom=st.sampled_from(list(ZOOMS.values())),
     number=st.integers(1, 99),
+    zone=st.sampled_from([None, timezone.utc]),
+    acts=st.booleans(),
 )
 
 
@@ -253,7 +298,7 @@ def mixed() -> Page:
     }
     return make_page(
         sight(
-            entry("stock", attention=("paused",), task="proj.stock", next=None),
+            entry("stock", attention=("paused",), reasons=("paused",), task="proj.stock", next=None),
             entry("mail-a", next=START + timedelta(hours=9)),
             entry("mail-b", next=START + timedelta(hours=8)),
             stories=stories,
@@ -268,13 +313,13 @@ def test_search_filters_and_sort(mixed: Page) -> None:
     assert names(mixed) == ["stock", "mail-a", "mail-b"]
     assert names(mixed, search="MAIL") == ["mail-a", "mail-b"]
     assert names(mixed, search="proj.stock") == ["stock"]
-    assert names(mixed, only_attention=True) == ["stock"]
+    assert names(mixed, look="attention") == ["stock"]
     assert names(mixed, state="failed") == ["mail-b"]
     assert names(mixed, state="failed", zoom=ZOOMS["week"]) == ["stock", "mail-b"]
     assert names(mixed, sort="name") == ["mail-a", "mail-b", "stock"]
     assert names(mixed, sort="next") == ["mail-b", "mail-a", "stock"]
     assert names(mixed, sort="newest") == ["mail-b", "mail-a", "stock"]
-    assert show(mixed, Choice(search="mail")).found == "2 of 3 shown"
+    assert show(mixed, Choice(search="mail")).parts["found"] == "2 of 3 shown"
 
 
 # -- links to other tools -------------------------------------------------------------------------------------------
@@ -283,6 +328,11 @@ def test_search_filters_and_sort(mixed: Page) -> None:
 def test_links_keep_what_comes_from_outside_in_its_place() -> None:
     """Each value is percent-encoded; a link that needs what isn't known is left out."""
     templates = {"Logs": "https://logs.example/{task_id}?q={entry}#{task}", "Worker": "https://w.example/{worker}"}
+    each = {"Log": "https://logs.example/{worker}/{attempt}"}
+    assert list(words.links_of(each, WindowStatus.of(past(attempts=2)), "a", None, "id-1")) == [
+        ("Log, attempt 1", "https://logs.example/host-b/1"),
+        ("Log, attempt 2", "https://logs.example/host-b/2"),
+    ]
     hostile = "a/../b?x=1&y={task}#<script>\n\udcff@evil.example"
     made = dict(words.links_of(templates, WindowStatus.of(past(worker="")), hostile, "proj.{entry}", "id-1"))
     assert made == {
@@ -309,7 +359,7 @@ def test_who_follows_the_changes_sees_the_page(order: list[int], choice: Choice)
     """Whatever changed, the rows that a viewer puts in their places are those of the page as it is then."""
     grid, page, moments = new_grid(), Page(), list(reports())
     seen = grid.show(page, choice)
-    rows = dict(seen.rows)
+    rows, parts = dict(seen.rows), dict(seen.parts)
     for number in order:
         page = make_page(moments[number], BERLIN, page)
         shown = grid.show(page, choice)
@@ -317,7 +367,8 @@ def test_who_follows_the_changes_sees_the_page(order: list[int], choice: Choice)
         rows.update(news["rows"])
         if "order" in news:
             rows = {key: rows[key] for key in news["order"]}
-        assert rows == shown.rows
+        parts.update(news["parts"])
+        assert (rows, parts) == (shown.rows, shown.parts)
         assert list(rows) == list(shown.rows)
         assert grid.at(shown.position) is shown
         seen = shown
@@ -330,7 +381,7 @@ def test_what_hasnt_changed_isnt_told() -> None:
     page = make_page(sight(*(entry(name) for name in stories), stories=stories), BERLIN, Page())
     again = make_page(sight(*(entry(name) for name in stories), stories=stories), BERLIN, page)
     news = news_between(grid.show(page, Choice()), grid.show(again, Choice()))
-    assert news["rows"] == {}
+    assert (news["rows"], news["parts"]) == ({}, {})
     assert "order" not in news
 
 
@@ -343,7 +394,7 @@ def test_workers_are_named() -> None:
         WorkerStatus("c", 7200.0, 0),
         WorkerStatus("d", 7.0, 2, ("by\nnight", "x")),
     ]
-    told = make_page(replace(seen, report=replace(seen.report, workers=tuple(workers))), BERLIN, Page()).workers
+    told = tuple(words.workers(replace(seen.report, workers=tuple(workers)), BERLIN))
     began = [seen.report.now - timedelta(seconds=seconds) for seconds in (61, 7200)]
     minutes = [words.day_and_time(at.replace(second=0, microsecond=0), BERLIN, seen.report.now) for at in began]
     assert told == (
@@ -353,7 +404,7 @@ def test_workers_are_named() -> None:
         ("d", r"2 running, consumes 'by\nnight, x'"),
     )
     many = tuple(WorkerStatus(f"w{number:03}", 1.0, 0) for number in range(200))
-    told = make_page(replace(seen, report=replace(seen.report, workers=many)), BERLIN, Page()).workers
+    told = tuple(words.workers(replace(seen.report, workers=many), BERLIN))
     assert (len(told), told[-1]) == (13, ("188 more", ""))
 
 
@@ -368,7 +419,7 @@ def test_an_instant_at_the_calendars_ends() -> None:
             assert show(page, Choice())
 
 
-@given(st.dictionaries(st.sampled_from(["only", "q", "state", "group", "sort", "zoom", "page"]), st.text()))
+@given(st.dictionaries(st.sampled_from(["only", "q", "state", "group", "sort", "zoom", "page", "zone"]), st.text()))
 def test_any_address_is_a_view(asked: dict[str, str]) -> None:
     """What isn't known is left out; nothing fails."""
     assert show(Page(), Choice.of(asked)).rows
@@ -378,6 +429,6 @@ def test_moments_are_forgotten() -> None:
     """Each holds a list of all entries: a board that is watched for hours doesn't grow."""
     grid = new_grid()
     page = make_page(sight(entry(), stories={"nightly-report": [past()]}), BERLIN, Page())
-    shown = [grid.show(replace(page, as_of=str(second)), Choice()).position for second in range(300)]
+    shown = [grid.show(replace(page, stale=str(second)), Choice()).position for second in range(300)]
     assert sum(grid.at(position) is not None for position in shown) <= 60
     assert grid.at(shown[-1]) is not None

@@ -7,11 +7,8 @@ guard has seen that it comes from a page of the board, and from somebody who may
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 import re
-import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -21,22 +18,23 @@ from urllib.parse import urlencode
 from jinja2 import Environment
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from celery_once_beat.client import OrderedBy
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.identity import digest
 from celery_once_beat.windows import format_instant, parse_instant
-from celery_once_beat.wording import read_time, shown
+from celery_once_beat.wording import read_time, shown, some
 
 from . import words
+from .choice import ROWS, choice_of
 from .desk import Desk
 from .feed import Feed
-from .guard import FORM_HEADERS, Visitor, read_form
+from .forms import answer_page, check_form, done_of, keep_name, seal
+from .guard import Visitor, read_form
 from .page import Line
 
-_COOKIE = "once_board_csrf"
 #: What can be ordered of an entry: a method each.
 _ORDERS = ("run", "backfill", "republish", "pause", "resume", "abandon", "edit")
 #: Most bytes of a form; the longest definition fits.
@@ -45,11 +43,15 @@ _MOST_FORM = 256 * 1024
 _MOST_FOUND = 100
 #: So many starts of a backfill are named before it is confirmed.
 _NAMED = 20
+#: So many entries are named of those to which one thing was done.
+_MOST_NAMED = 5
 #: Most records of the log of orders on a page, newest first.
 _MOST_RECORDS = 200
 
-#: What only this process knows: so nobody else makes a form's token, or a link that says what was done.
-_SECRET = secrets.token_bytes(32)
+#: What can be ordered of several entries at once, or of a window in its story.
+_ORDERS_OF_ROWS = ("run", "republish", "pause", "resume", "abandon")
+#: A story that is open on the board.
+_STORY = re.compile(r"(window/\w+/[\w:.-]+|entry/\w+)", re.ASCII)
 
 Fields = Mapping[str, Sequence[str]]
 #: What came of an order, for people; or the values of a page that asks about it first.
@@ -70,6 +72,7 @@ class Actions:
         """Where it answers."""
         return [
             Route("/orders", self.log),
+            Route("/orders", self.order_rows, methods=["POST"]),
             Route("/orders/{line}", self.entry),
             Route("/orders/{line}/{order}", self.order, methods=["POST"]),
         ]
@@ -78,7 +81,7 @@ class Actions:
 
     async def log(self, request: Request) -> Response:
         """Show who ordered what of late, and find an entry."""
-        visitor = _acting(request)
+        _acting(request)
         wanted = request.query_params.get("entry", "")[:200]
         page = await self._feed.fresh()
         found = [line for line in page.lines.values() if wanted.lower() in line.name.lower()] if wanted else []
@@ -88,26 +91,25 @@ class Actions:
         except OnceError as exc:
             log, trouble = [], words.plain(exc, 400)
         values |= {"log": log[:_MOST_RECORDS], "trouble": trouble}
-        return self._html("orders.html", request, visitor, root="", **values)
+        return self._answer("orders.html", request, root="", **values)
 
     async def entry(self, request: Request) -> Response:
         """Show what can be ordered of one entry."""
-        visitor, line = _acting(request), await self._line(request)
-        done = request.query_params.get("done", "")
-        # A link from elsewhere must not say that something was done.
-        true = hmac.compare_digest(request.query_params.get("seal", "").encode(), _seal(request, done).encode())
-        return await self._show(request, visitor, line, done=done if true else "")
+        _acting(request)
+        return await self._show(request, await self._line(request), done=done_of(request))
 
-    async def _show(self, request: Request, visitor: Visitor, line: Line, status: int = 200, **values: Any) -> Response:
+    def _answer(self, template: str, request: Request, status: int = 200, **values: Any) -> Response:
+        return answer_page(self._templates, template, request, status, zone=self._zone, **values)
+
+    async def _show(self, request: Request, line: Line, status: int = 200, **values: Any) -> Response:
         try:
             facts = await asyncio.to_thread(self._desk.facts, line.entry)
         except OnceError as exc:
             raise HTTPException(503, words.plain(exc, 400)) from exc
         values = {"done": "", "wrong": "", "failed": "", **values, "given": defaultdict(str, values.get("given", {}))}
-        return self._html(
+        return self._answer(
             "order.html",
             request,
-            visitor,
             status,
             root="../" if request.method == "GET" else "../../",
             line=line,
@@ -123,19 +125,6 @@ class Actions:
             raise HTTPException(404, "No such entry is on the board")
         return line
 
-    def _html(self, template: str, request: Request, visitor: Visitor, status: int = 200, **values: Any) -> Response:
-        """Render a page with forms; a browser that has no cookie for them gets one."""
-        cookie = _cookie(request)
-        new = "" if cookie else secrets.token_hex(16)
-        text = self._templates.get_template(template).render(
-            **values, visitor=visitor, zone=self._zone, csrf=_csrf(new or cookie, visitor)
-        )
-        answer = HTMLResponse(text, status, FORM_HEADERS)
-        if new:
-            secure = request.url.scheme == "https"
-            answer.set_cookie(_COOKIE, new, httponly=True, samesite="strict", secure=secure)
-        return answer
-
     # -- orders -----------------------------------------------------------------------------------------------
 
     async def order(self, request: Request) -> Response:
@@ -144,22 +133,62 @@ class Actions:
         order = request.path_params["order"]
         if order not in _ORDERS:
             raise HTTPException(404, "There is no such order")
-        carry_out: Callable[[Line, OrderedBy, Fields], Done] = getattr(self, f"_{order}")
-        fields = await read_form(request, _MOST_FORM)
-        cookie = _cookie(request)
-        given = _csrf(cookie, visitor)
-        if not cookie or not hmac.compare_digest(_only(fields, "csrf").encode(), given.encode()):
-            raise HTTPException(403, "This form isn't of your session with the board: open its page again")
+        fields = await self._read(request)
         try:
             by = _ordered_by(visitor, fields)
-            done = await asyncio.to_thread(carry_out, line, by, fields)
+            done = await asyncio.to_thread(self._carry_out, order, line, by, fields)
         except OnceError as exc:
             form = {name: values[0] for name, values in fields.items() if name != "csrf"}
             again = {"given": form, "wrong": words.plain(exc, 400)}
-            return await self._show(request, visitor, line, _status(exc), failed=order, **again)
+            return await self._show(request, line, _status(exc), failed=order, **again)
         if isinstance(done, dict):
-            return self._html("backfill.html", request, visitor, root="../../", line=line, note=by.note, **done)
-        return RedirectResponse(f"../{line.id}?{urlencode({'done': done, 'seal': _seal(request, done)})}", 303)
+            return self._answer("backfill.html", request, root="../../", line=line, note=by.note, **done)
+        return self._redirect(request, f"../{line.id}?", done, fields)
+
+    async def order_rows(self, request: Request) -> Response:
+        """Carry out what was ordered of entries that were picked, or in a story, and lead back to what was shown."""
+        visitor, page, fields = _acting(request), await self._feed.fresh(), await self._read(request)
+        order, picked = _only(fields, "order"), fields.get("line", ())[:ROWS]
+        if order not in _ORDERS_OF_ROWS:
+            raise HTTPException(404, "There is no such order")
+        lines = [page.lines[line] for line in dict.fromkeys(picked) if line in page.lines]
+        try:
+            by = _ordered_by(visitor, fields)
+            done = await asyncio.to_thread(self._carry_out_all, order, lines, by, fields)
+        except OnceError as exc:
+            done = f"Nothing was ordered: {words.plain(exc, 400)}"
+        query, _, story = _only(fields, "view").partition("#")
+        view = choice_of(query)
+        address = view.address(number=view.number)
+        back = f"./{address}&" if address.startswith("?") else f"{address}?"
+        return self._redirect(request, back, done, fields, story if _STORY.fullmatch(story) else "")
+
+    def _carry_out_all(self, order: str, lines: Sequence[Line], by: OrderedBy, fields: Fields) -> str:
+        """Return what was done of each; one that can't be carried out keeps none of the others back."""
+        done: dict[str, list[str]] = {}
+        for line in lines:
+            try:
+                said = str(self._carry_out(order, line, by, fields))
+            except OnceError as exc:
+                said = f"Not done: {words.plain(exc, 400)}"
+            done.setdefault(said, []).append(line.name)
+        return " ".join(f"{some(names, _MOST_NAMED)}: {said}" for said, names in done.items()) or "No entry was picked."
+
+    def _carry_out(self, order: str, line: Line, by: OrderedBy, fields: Fields) -> Done:
+        carry_out: Callable[[Line, OrderedBy, Fields], Done] = getattr(self, f"_{order}")
+        return carry_out(line, by, fields)
+
+    async def _read(self, request: Request) -> Fields:
+        fields = await read_form(request, _MOST_FORM)
+        check_form(request, _only(fields, "csrf"))
+        return fields
+
+    def _redirect(self, request: Request, address: str, done: str, fields: Fields, story: str = "") -> Response:
+        query = urlencode({"done": done, "seal": seal(request, done)})
+        answer = RedirectResponse(f"{address}{query}" + (f"#{story}" if story else ""), 303)
+        if name := _name_in(fields):
+            keep_name(answer, request, name)
+        return answer
 
     def _run(self, line: Line, by: OrderedBy, fields: Fields) -> Done:
         self._desk.run(line.entry, by, self._time(fields, "window"))
@@ -184,7 +213,7 @@ class Actions:
             "starts": starts,
             "skipped": skipped,
             "digest": known,
-            "by": _only(fields, "by"),
+            "agreed_by": _only(fields, "by"),
             "changed": bool(agreed),
             "named": starts[:_NAMED],
             "since": since,
@@ -245,24 +274,14 @@ def _ordered_by(visitor: Visitor, fields: Fields) -> OrderedBy:
     note = " ".join(_only(fields, "note").split())
     if visitor.name:
         return OrderedBy(visitor.name, note)
-    name = " ".join(_only(fields, "by").split())
+    name = _name_in(fields)
     if not name:
         raise SettingError("Your name: found nothing, expected who orders it")
     return OrderedBy(f"{name} (by token)", note)
 
 
-def _cookie(request: Request) -> str:
-    """Return the cookie of whom forms are for; '' where the browser has none that the board made."""
-    found = request.cookies.get(_COOKIE, "")
-    return found if re.fullmatch("[0-9a-f]{32}", found) else ""
-
-
-def _csrf(cookie: str, visitor: Visitor) -> str:
-    return _sign("form", cookie, visitor.name)
-
-
-def _sign(*words: str) -> str:
-    return hmac.new(_SECRET, json.dumps(words).encode(), hashlib.sha256).hexdigest()
+def _name_in(fields: Fields) -> str:
+    return " ".join(_only(fields, "by").split())
 
 
 def _only(fields: Fields, name: str) -> str:
@@ -274,11 +293,6 @@ def _json(name: str, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
         raise SettingError(f"{name}: found {shown(text)}, expected JSON: {exc}") from exc
-
-
-def _seal(request: Request, done: str) -> str:
-    """Return what only this browser and the board can write below what was done."""
-    return _sign("done", _cookie(request) or secrets.token_hex(), request.path_params["line"], done)
 
 
 def _status(error: OnceError) -> int:

@@ -51,6 +51,8 @@ _BY_URGENCY = sorted(
         name == "done",
     ),
 )
+#: Pixels of a cell that has room for a count beside its shape.
+_WITH_COUNT = 36
 _RANK = {name: rank for rank, name in enumerate(_BY_URGENCY)}
 
 
@@ -63,6 +65,8 @@ class Axis:
     bounds: tuple[datetime, ...]
     #: What the axis says above its columns, by column; columns count from 1.
     marks: tuple[tuple[int, str], ...]
+    #: Of all times that are shown.
+    zone: tzinfo
 
     @property
     def begin(self) -> datetime:
@@ -72,6 +76,14 @@ class Axis:
     def column(self, instant: datetime) -> int:
         """Return the column in which an instant lies, from 1; 0: it is before the first one."""
         return min(bisect_right(self.bounds, instant), self.zoom.columns)
+
+    def place(self, instant: datetime) -> float:
+        """Return how many columns, and parts of one, lie before an instant."""
+        if not self.begin < instant < self.bounds[-1]:
+            return 0.0 if instant <= self.begin else float(self.zoom.columns)
+        column = self.column(instant)
+        begin, end = self.bounds[column - 1 : column + 1]
+        return column - 1 + (instant - begin) / (end - begin)
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class Cell:
     @property
     def past_deadline(self) -> int:
         """How many of them ended past their deadline."""
-        return sum(WindowStatus.of(seen).past_deadline() is not None for seen in self.windows if seen.done_by)
+        return sum(map(ended_late, self.windows))
 
     @property
     def counts(self) -> list[tuple[str, int]]:
@@ -113,7 +125,7 @@ def make_axis(zoom: Zoom, now: datetime, zone: tzinfo) -> Axis:
     else:
         naive = (last + number * zoom.step for number in steps)
         bounds = tuple(start.replace(tzinfo=zone).astimezone(timezone.utc) for start in naive)
-    return Axis(zoom, bounds, tuple(_marks(zoom, [bound.astimezone(zone) for bound in bounds[:-1]])))
+    return Axis(zoom, bounds, tuple(_marks(zoom, [bound.astimezone(zone) for bound in bounds[:-1]])), zone)
 
 
 def _marks(zoom: Zoom, starts: Sequence[datetime]) -> Iterable[tuple[int, str]]:
@@ -140,6 +152,28 @@ def cells_of(windows: Iterable[WindowSeen], axis: Axis) -> list[Cell]:
     return [Cell(column, worst(seen.state for seen in found), found) for column, found in sorted(by_column.items())]
 
 
+def ended_late(seen: WindowSeen) -> bool:
+    """Whether a window ended past its deadline."""
+    return seen.done_by is not None and WindowStatus.of(seen).past_deadline() is not None
+
+
+def bars_of(windows: Iterable[WindowSeen], axis: Axis) -> list[tuple[str, float, float]]:
+    """Return a bar for each execution that took a column or more: its state, its left end and its width, in columns.
+
+    What runs has no end yet: its bar goes on to the end of the axis.
+    """
+    bars = []
+    for seen in windows:
+        known = seen.past or seen.open
+        if known is None or known.begun is None or not (seen.past or seen.state == "running"):
+            continue
+        left = axis.place(known.begun)
+        width = axis.place(seen.past.closed if seen.past else axis.bounds[-1]) - left
+        if width >= 1 or (width and not seen.past):
+            bars.append((words.state_of(seen.state).name, round(left, 3), round(width, 3)))
+    return bars
+
+
 def worst(states: Iterable[str]) -> str:
     """Return the most urgent of some states."""
     return min((words.state_of(state).name for state in states), key=_RANK.__getitem__)
@@ -149,5 +183,11 @@ def columns_css() -> str:
     """Return the rules that put a cell into its column: the page's policy admits no style of an element's own."""
     places = "".join(f".c{column} {{ grid-column: {column}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
     ends = "".join(f".to{column} {{ grid-column: 1 / {column + 1}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
-    counts = "".join(f".zoom-{zoom.name} {{ --columns: {zoom.columns}; }}\n" for zoom in ZOOMS.values())
-    return places + ends + counts
+    tenths = "".join(f".now{tenth}, .now{tenth} ~ * {{ --now: {tenth}0%; }}\n" for tenth in range(10))
+    zooms = "".join(
+        f".zoom-{zoom.name} {{ --columns: {zoom.columns}; }}\n"
+        f"@container cells (min-width: {_WITH_COUNT * zoom.columns}px) "
+        f"{{ .zoom-{zoom.name} small {{ display: inline; }} }}\n"
+        for zoom in ZOOMS.values()
+    )
+    return places + ends + tenths + zooms

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone, tzinfo
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
+from zoneinfo import ZoneInfo
 
 from celery_once_beat.outcomes import STATES
 
 from . import words
 from .axis import ZOOMS, Zoom
-from .page import Line
+from .page import LOOKS, Line
 
 #: Rows of one page: more would take a browser longer to show than a person to look for one.
 ROWS = 100
-_LONGEST = 200
+_LONGEST, _LONGEST_ZONE, _LONGEST_VIEW = 200, 64, 20_000
 _MOST_PAGES = 100_000
 _MOST_OPEN = 50
 #: All groups are open.
@@ -32,7 +33,8 @@ _PREFIX_ENDS = re.compile(r"[-_.:/ ]")
 class Choice:
     """One view. What an address says that isn't known here is left out, as if it didn't stand there."""
 
-    only_attention: bool = False
+    #: One of LOOKS, or ''.
+    look: str = ""
     #: Part of a name.
     search: str = ""
     #: A name of ``outcomes.STATES``, or ''.
@@ -44,13 +46,17 @@ class Choice:
     zoom: Zoom = ZOOMS["day"]
     #: Counts from 1.
     number: int = 1
+    #: The time zone of all times, if not the app's.
+    zone: tzinfo | None = None
+    #: Whoever looks may act, too; this isn't of the address.
+    acts: bool = field(default=False, kw_only=True)
 
     @classmethod
     def of(cls, asked: Mapping[str, str], opened: Iterable[str] = ()) -> Choice:
         """Read it from an address; ``opened`` are the values of ``open``, which may stand there several times."""
         number = asked.get("page", "")
         return cls(
-            only_attention=asked.get("only") == "attention",
+            look=asked.get("only", "") if asked.get("only", "") in LOOKS else "",
             search=asked.get("q", "")[:_LONGEST],
             state=asked.get("state", "") if asked.get("state", "") in STATES else "",
             group=asked.get("group", "") if asked.get("group", "") in GROUPS else "",
@@ -58,13 +64,14 @@ class Choice:
             sort=asked.get("sort", "") if asked.get("sort", "") in SORTS else "",
             zoom=ZOOMS.get(asked.get("zoom", ""), ZOOMS["day"]),
             number=min(int(number), _MOST_PAGES) if re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII) else 1,
+            zone=_zone(asked.get("zone", "")),
         )
 
     def address(self, **changes: Any) -> str:
         """Return the address of this view with ``changes``, relative to the page. It begins at the first rows again."""
         view = replace(self, **{"number": 1, **changes})
         said = [
-            ("only", "attention" if view.only_attention else ""),
+            ("only", view.look),
             ("q", view.search),
             ("state", view.state),
             ("group", view.group),
@@ -72,6 +79,7 @@ class Choice:
             ("sort", view.sort),
             ("zoom", view.zoom.name if view.zoom is not ZOOMS["day"] else ""),
             ("page", str(view.number) if view.number > 1 else ""),
+            ("zone", str(view.zone or "")),
         ]
         query = urlencode([(name, value) for name, value in said if value], errors="surrogatepass")
         return f"?{query}" if query else "./"
@@ -98,7 +106,7 @@ class Choice:
         picked = [
             line
             for line in lines
-            if (not self.only_attention or line.attention)
+            if (not self.look or line.is_of(self.look))
             and (not wanted or wanted in line.name.casefold() or wanted in line.shown_task.casefold())
             and (not self.state or self._has_state(line, begin))
         ]
@@ -113,3 +121,16 @@ class Choice:
 
     def _has_state(self, line: Line, begin: datetime) -> bool:
         return any(words.state_of(seen.state).name == self.state and seen.start >= begin for seen in line.windows)
+
+
+def choice_of(query: str) -> Choice:
+    """Read a view from the query of its address, ``?only=late&zoom=6h``."""
+    asked = parse_qs(query.removeprefix("?")[:_LONGEST_VIEW])
+    return Choice.of({name: values[0] for name, values in asked.items()}, asked.get("open", ()))
+
+
+def _zone(name: str) -> tzinfo | None:
+    try:
+        return ZoneInfo(name) if name and name.isascii() and len(name) < _LONGEST_ZONE else None
+    except (OSError, LookupError, ValueError):  # there is none of this name
+        return None

@@ -30,7 +30,7 @@ _SHARE = 0.2
 #: Seconds between two checks whether the server is stopping.
 _NAP = 0.5
 #: Ends what keeps the page from being of this moment.
-_OLDER = "What is shown is older."
+_OLDER = "What is shown is older. `celery -A proj once doctor` says what to set."
 
 
 class Feed:
@@ -95,13 +95,13 @@ class Feed:
         except OnceError as exc:
             self.report = None
             why = words.plain(str(exc).removeprefix("Redis: "))
-            return replace(old, trouble=f"Redis can't be read: {why}. {_OLDER}"), 0.0
+            return replace(old, stale=f"Redis can't be read: {why}. {_OLDER}"), 0.0
         except Exception:
             self.report = None
             if not self._broken:
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
             self._broken = True
-            return replace(old, trouble=f"The board failed, its log says why. {_OLDER}"), 0.0
+            return replace(old, stale=f"The board failed, its log says why. {_OLDER}"), 0.0
         self._broken = False
         self.report = sight.report
         return page, time.thread_time() - began
@@ -109,16 +109,13 @@ class Feed:
 
 def news_between(old: Shown, new: Shown) -> dict[str, Any]:
     """Return what a viewer of ``old`` has to change to see ``new``."""
-    always = ("headline", "worries", "as_of", "trouble", "code")
-    before, now = (
-        {"beats": each.page.beats, "workers": each.page.workers, "order": list(each.rows), "pager": each.pager}
-        for each in (old, new)
-    )
     return {
-        **{name: getattr(new.page, name) for name in always},
-        "found": new.found,
+        "worries": new.page.looks["attention"],
+        "stale": bool(new.page.stale),
+        "now": new.page.moment.timestamp(),
+        "parts": {key: html for key, html in new.parts.items() if old.parts[key] != html},
         "rows": {key: html for key, html in new.rows.items() if old.rows.get(key) != html},
-        **{name: value for name, value in now.items() if before[name] != value},
+        **({"order": list(new.rows)} if list(old.rows) != list(new.rows) else {}),
     }
 
 

@@ -9,6 +9,7 @@ from datetime import tzinfo
 from functools import lru_cache
 from itertools import chain, count
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -18,12 +19,14 @@ from celery_once_beat.status import WindowStatus
 from celery_once_beat.windows import format_instant
 
 from . import words
-from .axis import Axis, Cell, cells_of, make_axis, worst
+from .axis import Axis, Cell, bars_of, cells_of, make_axis, worst
 from .choice import ALL, ROWS, Choice
 from .page import Line, Page
 
 K = TypeVar("K")
 
+#: What changes beside the rows: macros of ``parts.html``, each for the element of its name.
+PARTS = ("headline", "as_of", "trouble", "strip", "beats", "workers", "code", "found", "nothing", "pager")
 #: Rows of HTML that are kept for the next snapshot.
 _KEPT_ROWS = 4 * ROWS
 #: How many views are kept, and of how many moments, for viewers who were away for a moment. With thousands of entries
@@ -39,10 +42,8 @@ class Shown:
     axis: Axis
     #: By id of its element each row's HTML, in order; the axis is the first.
     rows: dict[str, Markup]
-    #: How many entries it shows, if not all.
-    found: str
-    #: Links to the rows before and after these.
-    pager: Markup
+    #: By id of its element what else changes, as HTML.
+    parts: dict[str, Markup]
     #: By this a viewer says what it sees.
     position: str
 
@@ -89,52 +90,77 @@ class Grid:
         return shown
 
     def _make(self, page: Page, choice: Choice) -> Shown:
-        axis = make_axis(choice.zoom, page.moment, self._zone)
+        axis = make_axis(choice.zoom, page.moment, choice.zone or self._zone)
         if len(self._cells) > 2 * len(page.lines):
             self._cells.clear()
         picked = choice.picked(page.lines.values(), axis.begin)
         items: list[_Group | Line] = list(_grouped(picked, choice)) if choice.group else [*picked]
         pages = max(1, -(-len(items) // ROWS))
         number = min(choice.number, pages)
-        rows = {"axis": self._render("axis.html", axis=axis, zone=str(self._zone))}
+        tenth = int((axis.place(page.moment) - axis.zoom.columns + 1) * 10)
+        rows = {"axis": self._render("axis.html", axis=axis, zone=str(axis.zone), tenth=tenth)}
         for item in items[(number - 1) * ROWS : number * ROWS]:
             if isinstance(item, _Group):
                 rows[item.id] = self._group(item, choice, axis)
             else:
-                rows[f"e{item.id}"] = self._row(item, axis)
+                rows[f"e{item.id}"] = self._row(item, axis, zone=choice.zone, acts=choice.acts)
         return Shown(
             page,
             axis,
             rows,
-            f"{len(picked)} of {len(page.lines)} shown" if len(picked) < len(page.lines) else "",
-            self._render("pager.html", choice=choice, number=number, pages=pages, items=len(items), most=ROWS),
+            self._parts(page, choice, axis.zone, picked=len(picked), number=number, pages=pages, total=len(items)),
             f"{self._era}-{next(self._numbers)}",
         )
+
+    def _parts(self, page: Page, choice: Choice, zone: tzinfo, **numbers: int) -> dict[str, Markup]:
+        report = page.report
+        told: dict[str, Any] = {
+            "page": page,
+            "choice": choice,
+            "zone": zone,
+            "clock": words.clock(page.moment, zone),
+            "planned": page.planned(zone),
+            "running": sum(entry.running for entry in report.entries) if report else 0,
+            "trouble": page.trouble(zone),
+            "beats": [(words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats] if report else [],
+            "workers": [*words.workers(report, zone)] if report else [],
+            "code": words.plain(report.code, words.MOST_TROUBLE) if report else "",
+            **numbers,
+        }
+        macros = self._templates.get_template("parts.html").module
+        return {name.replace("_", "-"): getattr(macros, name)(told) for name in PARTS}
 
     def _render(self, template: str, **values: Any) -> Markup:
         return Markup(self._templates.get_template(template).render(values))  # noqa: S704  # it escaped
 
-    def _make_row(self, line: Line, axis: Axis) -> Markup:
+    def _make_row(self, line: Line, axis: Axis, zone: tzinfo | None, *, acts: bool) -> Markup:
+        query = zone_query(zone)
         cells = [
-            (cell, self._label(line, cell, axis), _address(line, cell, axis)) for cell in cells_of(line.windows, axis)
+            (cell, self._label(line, cell, axis), _address(line, cell, axis, query))
+            for cell in cells_of(line.windows, axis)
         ]
         now = axis.bounds[-2]  # its local day is the same
         return self._render(
             "row.html",
             line=line,
+            attention=line.attention(axis.zone),
             cells=cells,
-            next=words.next_start(line.status, self._zone, now),
+            bars=bars_of(line.windows, axis),
+            columns=axis.zoom.columns,
+            next=words.next_start(line.status, axis.zone, now),
             unknown_to=_unknown_to(line, axis),
+            query=query,
+            acts=acts,
         )
 
     def _label(self, line: Line, cell: Cell, axis: Axis) -> str:
         if len(cell.windows) == 1:
-            return words.label(line.name, WindowStatus.of(cell.windows[0]), self._zone)
+            return words.label(line.name, WindowStatus.of(cell.windows[0]), axis.zone)
         return f"{line.name}, {self._counted(cell, axis)}"
 
     def _counted(self, cell: Cell, axis: Axis) -> str:
         """Say how many windows stand how in a column: ``21 November 02:00 to 03:00, 3 windows: 1 failed, 2 done``."""
-        time = words.stretch(axis.bounds[cell.column - 1], axis.bounds[cell.column], self._zone)
+        time = words.stretch(axis.bounds[cell.column - 1], axis.bounds[cell.column], axis.zone)
         number = len(cell.windows)
         how = ", ".join(f"{of_it} {words.said(state)}" for state, of_it in cell.counts)
         past = f", {cell.past_deadline} past the deadline" if cell.past_deadline else ""
@@ -181,12 +207,17 @@ def _grouped(lines: Iterable[Line], choice: Choice) -> Iterable[_Group | Line]:
             yield from found
 
 
-def _address(line: Line, cell: Cell, axis: Axis) -> str:
+def zone_query(zone: tzinfo | None) -> str:
+    """Return the query by which a story's times are in the zone that was chosen."""
+    return "" if zone is None else "?" + urlencode({"zone": zone})
+
+
+def _address(line: Line, cell: Cell, axis: Axis, query: str) -> str:
     """Where a cell leads: to its window, or to the list of them."""
     if len(cell.windows) == 1:
-        return f"window/{line.id}/{format_instant(cell.windows[0].start)}"
+        return f"window/{line.id}/{format_instant(cell.windows[0].start)}{query}"
     begin, end = axis.bounds[cell.column - 1 : cell.column + 1]
-    return f"entry/{line.id}?since={format_instant(begin)}&until={format_instant(end)}"
+    return f"entry/{line.id}{query or '?'}&since={format_instant(begin)}&until={format_instant(end)}".replace("?&", "?")
 
 
 def _unknown_to(line: Line, axis: Axis) -> int:

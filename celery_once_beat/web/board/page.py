@@ -1,22 +1,42 @@
-"""What the board shows at one moment, before anybody has chosen a part of it. Pure."""
+"""What the board shows at one moment, before anybody has chosen a part of it or a time zone. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
+from functools import cached_property
 
-from celery_once_beat.identity import digest
+from celery_once_beat.identity import page_id
 from celery_once_beat.lookup import WindowSeen
-from celery_once_beat.status import EntryStatus, Report, Sight
+from celery_once_beat.outcomes import OUTCOMES
+from celery_once_beat.status import JUDGEMENTS, EntryStatus, Report, Sight
 from celery_once_beat.windows import format_instant
 
 from . import words
+from .axis import ended_late
 
-#: How many workers are named; the others are counted.
-_MOST_WORKERS = 12
-#: Characters of the line that says by what code differs.
-_MOST_CODE = 1000
+#: How windows ended that were to run.
+_COUNTED = frozenset(name for name, outcome in OUTCOMES.items() if outcome.urgency or name == "done")
+_REASONS = [reason.name for reason in JUDGEMENTS]
+#: Kinds of what needs attention, each with its reasons of ``status.judgements``. These are counted on each page.
+LOOKS = {
+    "attention": frozenset(_REASONS),
+    "failing": frozenset({"failed", "stopped"}),
+    "hung": frozenset({"hung", "silent"}),
+    "overdue": frozenset({"overdue", "held up"}),
+    "late": frozenset({"late"}),
+    "paused": frozenset({"paused", "stopped"}),
+    "left out": frozenset({"left out", "broken"}),
+}
+#: Any other reason is a kind of its own, which is counted where an entry has it.
+ALWAYS = frozenset(LOOKS)
+LOOKS |= {
+    reason: frozenset({reason})
+    for reason in _REASONS
+    if not any(reason in LOOKS[look] for look in ALWAYS - {"attention"})
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +50,21 @@ class Line:
     status: EntryStatus
     #: Its newest windows, newest first.
     windows: Sequence[WindowSeen]
-    #: Of all times that are shown.
-    zone: tzinfo
+    #: When the day began in the app's time zone.
+    midnight: datetime
 
     @property
     def entry(self) -> str:
         """Its name as the store has it."""
         return self.status.entry
 
-    @property
-    def attention(self) -> tuple[str, ...]:
-        """What somebody should look at."""
-        return tuple(words.plain(words.in_zone(text, self.zone)) for text in self.status.attention)
+    def attention(self, zone: tzinfo) -> tuple[str, ...]:
+        """What somebody should look at, the gravest first."""
+        return tuple(words.plain(words.in_zone(text, zone), words.MOST_REASON) for text in self.status.attention)
+
+    def is_of(self, look: str) -> bool:
+        """Whether it needs attention in this way, one of LOOKS."""
+        return not LOOKS[look].isdisjoint(self.status.reasons)
 
     @property
     def is_whole(self) -> bool:
@@ -49,6 +72,21 @@ class Line:
         status = self.status
         ended = sum(status.outcomes.values()) + sum(status.backfilled.values()) - status.outcomes.get("untracked", 0)
         return ended <= sum(max(seen.past.missed, 1) for seen in self.windows if seen.past is not None)
+
+    @cached_property
+    def today(self) -> tuple[int, int, bool]:
+        """How many windows since midnight ended; how many of them as planned; whether the store still has them all.
+
+        What somebody or a policy left out isn't counted.
+        """
+        ended = planned = 0
+        for seen in self.windows:
+            if seen.start < self.midnight:
+                return ended, planned, True
+            if seen.past is not None and seen.state in _COUNTED:
+                ended += max(seen.past.missed, 1)
+                planned += seen.state == "done" and not ended_late(seen)
+        return ended, planned, self.is_whole
 
     @property
     def schedule(self) -> str:
@@ -68,79 +106,67 @@ class Line:
 
 @dataclass(frozen=True)
 class Page:
-    """All of it; it holds nothing that isn't to be shown."""
+    """All of it."""
 
     #: By id, those that need attention first.
     lines: Mapping[str, Line] = field(default_factory=dict)
-    #: Of each beat that lives its name, and what it says.
-    beats: tuple[tuple[str, str], ...] = ()
-    #: Of each worker that begins windows the same, by name.
-    workers: tuple[tuple[str, str], ...] = ()
-    headline: str = "Nothing is known yet"
-    #: How many entries need attention.
-    worries: int = 0
-    #: When this was so; None before the first look.
-    now: datetime | None = None
-    #: The same in the app's time zone, as text; '' before the first look.
-    as_of: str = ""
-    #: What keeps the page from being of this moment, or concerns all entries.
-    trouble: str = ""
-    #: By what the board's own code differs from what the beats run.
-    code: str = ""
+    #: None before the first look.
+    report: Report | None = None
+    #: Why it isn't of this moment; '' where it is.
+    stale: str = ""
+    #: How many entries are of each of LOOKS; of one that isn't here, none.
+    looks: Mapping[str, int] = field(default_factory=Counter)
+    #: As :attr:`Line.today`, of all.
+    today: tuple[int, int, bool] = (0, 0, True)
+    #: When that day began.
+    midnight: datetime | None = None
 
     @property
     def moment(self) -> datetime:
         """When this was so; before the first look, the time of this machine."""
-        return self.now or datetime.now(timezone.utc)
+        return self.report.now if self.report else datetime.now(timezone.utc)
+
+    def planned(self, zone: tzinfo) -> str:
+        """Say how many windows of the day ran as planned."""
+        ended, planned, whole = self.today
+        if not ended or self.midnight is None:
+            return "No window has ended since midnight" if self.report else "Nothing is known yet"
+        there = self.midnight.astimezone(zone)
+        since = "midnight" if there.hour == there.minute == 0 else words.day_and_time(self.midnight, zone)
+        kept = "" if whole else " that Redis still has"
+        if ended == planned and not self.looks["attention"]:
+            return f"Everything ran as planned: {planned:,} of {ended:,} since {since}{kept}"
+        return f"{planned:,} of the {ended:,} windows since {since}{kept} ran as planned"
+
+    def trouble(self, zone: tzinfo) -> str:
+        """What keeps the page from being of this moment, or concerns all entries."""
+        found = [] if self.report is None else [words.in_zone(each.words, zone) for each in self.report.troubles]
+        return words.plain("; ".join(filter(None, [self.stale, *found])), words.MOST_TROUBLE)
 
 
 def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
     """Render a snapshot; what is the same as ``before`` is taken from there."""
     report = sight.report
+    midnight = report.now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0).astimezone(timezone.utc)
     # By name: an id costs more to make than to keep.
     old = {line.status.entry: line for line in before.lines.values()}
     lines: dict[str, Line] = {}
     for entry in report.entries:
-        line = _line(entry, sight.windows.get(entry.entry, ()), old.get(entry.entry), zone)
+        line = _line(entry, sight.windows.get(entry.entry, ()), old.get(entry.entry), midnight)
         lines.setdefault(line.id, line)  # one that is left out may have overdue windows: the more urgent counts
-    worries = sum(bool(line.status.attention) for line in lines.values())
+    days = [line.today for line in lines.values()]
     return Page(
         lines,
-        tuple((words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats),
-        _workers(report, zone),
-        _headline(report, worries),
-        worries,
-        report.now,
-        f"{words.clock(report.now, zone)} {zone}",
-        trouble=words.plain(words.in_zone("; ".join(each.words for each in report.troubles), zone), _MOST_CODE),
-        code=words.plain(report.code, _MOST_CODE),
+        report,
+        looks=Counter(look for line in lines.values() if line.status.reasons for look in LOOKS if line.is_of(look)),
+        today=(sum(day[0] for day in days), sum(day[1] for day in days), all(day[2] for day in days)),
+        midnight=midnight,
     )
 
 
-def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None, zone: tzinfo) -> Line:
+def _line(entry: EntryStatus, windows: Sequence[WindowSeen], old: Line | None, midnight: datetime) -> Line:
     if old is None:
-        return Line(_line_id(entry.entry), words.plain(entry.entry), entry, windows, zone)
-    if (old.status is entry or old.status == entry) and old.windows is windows:
+        return Line(page_id(entry.entry), words.plain(entry.entry), entry, windows, midnight)
+    if (old.status is entry or old.status == entry) and old.windows is windows and old.midnight == midnight:
         return old
-    return Line(old.id, old.name, entry, windows, zone)
-
-
-def _line_id(entry: str) -> str:
-    return digest(entry).hex()
-
-
-def _workers(report: Report, zone: tzinfo) -> tuple[tuple[str, str], ...]:
-    workers = sorted(report.workers, key=lambda each: each.worker)
-    named = [(words.plain(each.worker), words.worker_words(each, report.now, zone)) for each in workers[:_MOST_WORKERS]]
-    more = len(workers) - len(named)
-    return (*named, (f"{more} more", "")) if more else tuple(named)
-
-
-def _headline(report: Report, worries: int) -> str:
-    entries = report.entries
-    counted = {key: sum(getattr(entry, key) for entry in entries) for key in ("running", "open", "overdue")}
-    parts = [
-        "1 entry" if len(entries) == 1 else f"{len(entries)} entries",
-        f"{worries} need attention" if worries != 1 else "1 needs attention",
-    ]
-    return ", ".join([*parts, *(f"{number} {name}" for name, number in counted.items() if number)])
+    return Line(old.id, old.name, entry, windows, midnight)

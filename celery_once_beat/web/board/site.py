@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, tzinfo
-from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,12 +27,13 @@ from celery_once_beat.windows import format_instant, parse_instant
 from . import words
 from .actions import Actions
 from .axis import ZOOMS, columns_css
-from .choice import ALL, GROUPS, SORTS, Choice
+from .choice import ALL, GROUPS, ROWS, SORTS, Choice
 from .desk import Desk
 from .feed import Feed
-from .grid import Grid, Shown
+from .forms import answer_page, done_of
+from .grid import Grid, Shown, zone_query
 from .guard import Access, Guard, Visitor
-from .page import Line, Page
+from .page import ALWAYS, LOOKS, Page
 
 try:
     from celery_once_beat.status.metrics import OnceCollector
@@ -71,6 +72,26 @@ def make_site(view: View, access: Access, closing: Callable[[], bool] = lambda: 
     return Guard(answers, access)
 
 
+def make_templates(title: str, zone: tzinfo) -> Environment:
+    """Return the board's templates, and what all of them know."""
+    made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
+    made.globals.update(
+        title=title,
+        own_zone=str(zone),
+        states=STATES,
+        zooms=ZOOMS.values(),
+        groups=GROUPS,
+        sorts=SORTS,
+        every_group=(ALL,),
+        looks=LOOKS,
+        always=ALWAYS,
+        most=ROWS,
+    )
+    made.filters.update(plain=words.plain, instant=format_instant, state=words.state_of, in_short=words.in_short)
+    made.filters["day_and_time"] = lambda instant, other=None: words.day_and_time(instant, other or zone)
+    return made
+
+
 class _Site:
     def __init__(self, feed: Feed, view: View, closing: Callable[[], bool]) -> None:
         self._feed = feed
@@ -78,19 +99,7 @@ class _Site:
         self._zone: tzinfo = view.app.timezone
         self._settings = view.settings
         self._closing = closing
-        templates = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-        templates.globals.update(
-            title=words.plain(view.app.main or "celery"),
-            states=STATES,
-            zooms=ZOOMS.values(),
-            groups=GROUPS,
-            sorts=SORTS,
-            every_group=(ALL,),
-        )
-        day_and_time = partial(words.day_and_time, zone=self._zone)
-        templates.filters.update(plain=words.plain, instant=format_instant, day_and_time=day_and_time)
-        templates.filters.update(state=words.state_of, in_short=partial(words.in_short, zone=self._zone))
-        self.templates = templates
+        self.templates = templates = make_templates(words.plain(view.app.main or "celery"), self._zone)
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
@@ -98,40 +107,43 @@ class _Site:
         self._static["states.css"] = ("".join(shapes) + columns_css()).encode()
 
     def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        acts = Visitor.of(request.scope).acts
-        return HTMLResponse(self.templates.get_template(template).render(values, acts=acts), status)
+        return answer_page(self.templates, template, request, status, **values)
+
+    def _story(self, request: Request, template: str, **values: Any) -> Response:
+        chosen = _choice(request).zone
+        values |= {"zone": chosen or self._zone, "query": zone_query(chosen)}
+        return self._html(request, template, done=done_of(request), **values)
 
     async def page(self, request: Request) -> Response:
         choice = _choice(request)
         shown = self._grid.show(await self._feed.fresh(), choice)
-        return self._html(request, "board.html", root="", page=shown.page, shown=shown, choice=choice)
+        done = done_of(request)
+        return self._html(request, "board.html", root="", page=shown.page, shown=shown, choice=choice, done=done)
 
     async def window(self, request: Request) -> Response:
-        page = await self._feed.fresh()
+        page, zone = await self._feed.fresh(), _choice(request).zone or self._zone
         line = page.lines.get(request.path_params["line"])
         at = line.position(request.path_params["start"]) if line else None
         if line is None or at is None:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
         window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
-        story = [*words.story_words(window, self._zone, page.moment)]
+        story = [*words.story_words(window, zone, page.moment)]
         story += [("Task", line.shown_task or "-"), ("Task id", window.task_id)]
-        return self._html(
+        return self._story(
             request,
             "window.html",
             root="../../",
             line=line,
             window=window,
             story=story,
-            links=list(
-                words.links_of(self._settings.board_links, window, line.entry, line.status.task, window.task_id)
-            ),
+            links=[*words.links_of(self._settings.board_links, window, line.entry, line.status.task, window.task_id)],
             newer=line.windows[at - 1] if at else None,
             older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
-            next=self._next(line, page),
+            next=words.next_start(line.status, zone, page.moment),
         )
 
     async def entry(self, request: Request) -> Response:
-        page = await self._feed.fresh()
+        page, zone = await self._feed.fresh(), _choice(request).zone or self._zone
         line = page.lines.get(request.path_params["line"])
         if line is None:
             raise HTTPException(404, "No such entry is on the board")
@@ -141,12 +153,12 @@ class _Site:
             for seen in line.windows
             if (since is None or seen.start >= since) and (until is None or seen.start < until)
         ]
-        part = words.stretch(since, until, self._zone) if since and until else ""
-        coming = self._next(line, page)
-        return self._html(request, "entry.html", root="../", line=line, windows=windows, part=part, next=coming)
-
-    def _next(self, line: Line, page: Page) -> str:
-        return words.next_start(line.status, self._zone, page.moment)
+        part = words.stretch(since, until, zone) if since and until else ""
+        coming = words.next_start(line.status, zone, page.moment)
+        attention = line.attention(zone)
+        return self._story(
+            request, "entry.html", root="../", line=line, attention=attention, windows=windows, part=part, next=coming
+        )
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -216,7 +228,8 @@ class _News(StreamingResponse):
 
 
 def _choice(request: Request) -> Choice:
-    return Choice.of(request.query_params, request.query_params.getlist("open"))
+    chosen = Choice.of(request.query_params, request.query_params.getlist("open"))
+    return replace(chosen, acts=Visitor.of(request.scope).acts)
 
 
 def _instant(request: Request, name: str) -> datetime | None:

@@ -10,21 +10,31 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from celery_once_beat import wording
 from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.status import BeatStatus, EntryStatus, WindowStatus, WorkerStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, WorkerStatus
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import printable, some, span
 
 _MOST = 200
 #: What is recorded of a failure, and room for what has to be written out.
 _MOST_FAILURE = 400
+#: A reason has a failure's text, and more.
+MOST_REASON = 600
 #: Queues of a worker that are named.
 _MOST_QUEUES = 5
-#: From this many seconds on a beat that says nothing is mentioned.
-_SILENT = 5
+#: Attempts of a window that have links.
+_MOST_ATTEMPTS = 20
+#: From this many seconds on a beat that says nothing is mentioned, and so is its lag, and how far its clock is off.
+_SILENT, _LAG, _OFF = 5, 1.0, 0.5
+#: Characters of what concerns all entries.
+MOST_TROUBLE = 1000
+#: Workers that are named; the others are counted.
+_MOST_WORKERS = 12
 
 
 def plain(text: object, most: int = _MOST) -> str:
@@ -39,9 +49,14 @@ def state_of(state: str) -> State:
     return STATES.get(state, OTHER)
 
 
-def clock(instant: datetime, zone: tzinfo) -> str:
+def when(instant: datetime, text: str) -> Markup:
+    """What is written for an instant; the page's script says how long ago that is."""
+    return Markup('<time datetime="{}">{}</time>').format(instant.isoformat(timespec="milliseconds"), text)
+
+
+def clock(instant: datetime, zone: tzinfo) -> Markup:
     """The time of day of an instant, ``02:00:00``, in ``zone``."""
-    return f"{_there(instant, zone):%H:%M:%S}"
+    return when(instant, f"{_there(instant, zone):%H:%M:%S}")
 
 
 def in_zone(text: str, zone: tzinfo) -> str:
@@ -49,7 +64,7 @@ def in_zone(text: str, zone: tzinfo) -> str:
     return wording.in_zone(text, lambda instant: day_and_time(instant, zone))
 
 
-def day_and_time(instant: datetime, zone: tzinfo, now: datetime | None = None) -> str:
+def day_and_time(instant: datetime, zone: tzinfo, now: datetime | None = None, month: str = "%B") -> str:
     """An instant as ``21 November 02:00`` in ``zone``.
 
     With seconds where there are some; without the day where that is the day of ``now``.
@@ -57,7 +72,7 @@ def day_and_time(instant: datetime, zone: tzinfo, now: datetime | None = None) -
     there = _there(instant, zone)
     shown = f"{there:%H:%M}"
     if now is None or there.date() != _there(now, zone).date():
-        shown = f"{there.day} {there:%B} {shown}"
+        shown = f"{there.day} {there.strftime(month)} {shown}"
     if there.microsecond:
         return shown + f":{there:%S}." + f"{there.microsecond:06}".rstrip("0")
     return shown + (f":{there:%S}" if there.second else "")
@@ -109,17 +124,29 @@ def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
     """Say when an entry starts next; '' where that isn't known."""
     if entry.paused or entry.kind == "disabled":
         return "paused" if entry.paused else "disabled"
-    return day_and_time(entry.next, zone, now) if entry.next else ""
+    return when(entry.next, day_and_time(entry.next, zone, now, "%b")) if entry.next else ""
 
 
 def beat_words(beat: BeatStatus) -> str:
-    """What a beat that lives says of itself."""
-    parts = [f"{name} {plain(value)}" for name, value in beat.says.items() if value is not None]
+    """What a beat that lives says of itself; how it is where all is well says nobody anything, and changes always."""
+    well = {"lag": (beat.lag or 0.0) < _LAG, "clock": abs(beat.offset or 0.0) < _OFF}
+    parts = [f"{name} {plain(value)}" for name, value in beat.says.items() if value is not None and not well.get(name)]
+    if beat.unloaded:
+        parts.insert(0, f"has yet to load {beat.unloaded}")
     if beat.trouble:
         parts.insert(0, plain(beat.trouble))
     if beat.heard >= _SILENT:
         parts.append(f"silent for {beat.heard:.0f} s")
     return ", ".join(parts)
+
+
+def workers(report: Report, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    """Yield the workers by name, and how each stands."""
+    found = sorted(report.workers, key=lambda each: each.worker)
+    for each in found[:_MOST_WORKERS]:
+        yield plain(each.worker), worker_words(each, report.now, zone)
+    if len(found) > _MOST_WORKERS:
+        yield f"{len(found) - _MOST_WORKERS} more", ""
 
 
 def worker_words(worker: WorkerStatus, now: datetime, zone: tzinfo) -> str:
@@ -138,7 +165,7 @@ def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[t
     yield "Window", moment(window.start, zone)
     yield "Outcome" if window.closed else "State", f"{said(window.state)}: {state_of(window.state).meaning}"
     if window.waits_for:
-        yield "Waits for", f"the window of {moment(window.waits_for, zone)}"
+        yield "Waits for", Markup("the window of {}").format(moment(window.waits_for, zone))
     elif window.limit:
         yield "Waits for", f"a slot of the limit {plain(window.limit)}"
     if window.failure:
@@ -174,15 +201,15 @@ def _published(window: WindowStatus) -> str:
     return "its message is out, or on its way" if window.claimed else "-"
 
 
-def moment(instant: datetime | None, zone: tzinfo) -> str:
+def moment(instant: datetime | None, zone: tzinfo) -> Markup:
     """An instant in ``zone``, and in UTC; a dash for None."""
     if instant is None:
-        return "-"
+        return Markup("-")
     there = _there(instant, zone)
     fraction = f".{there.microsecond // 1000:03}" if there.microsecond else ""
     local = f"{there.day} {there:%B %Y %H:%M:%S}{fraction} {there:%Z}"
     utc = f"{instant.isoformat(' ')[:19]}{fraction} UTC"
-    return local if there.utcoffset() == timedelta(0) else f"{local} ({utc})"
+    return when(instant, local) + ("" if there.utcoffset() == timedelta(0) else f" ({utc})")
 
 
 def links_of(
@@ -190,10 +217,12 @@ def links_of(
 ) -> Iterator[tuple[str, str]]:
     """Yield name and address of each link to another tool, by ``once_beat_board_links``.
 
+    A link that names an attempt is one for each of them.
     What fills a template comes from outside, so each value is percent-encoded: it can't leave its place in the address.
     A link that needs what isn't known of the window is left out.
     """
     known = {
+        "attempt": "",
         "entry": entry,
         "task": task or "",
         "task_id": task_id,
@@ -207,8 +236,11 @@ def links_of(
     assert known.keys() == LINK_FIELDS
     quoted = {name: quote(value, safe="", errors="surrogatepass") for name, value in known.items()}
     for name, template in templates.items():
-        if all(value or f"{{{field}}}" not in template for field, value in known.items()):
-            yield plain(name, 40), _filled(template, quoted)
+        of_attempts = "{attempt}" in template
+        if all(value or f"{{{field}}}" not in template for field, value in known.items() if field != "attempt"):
+            for number in range(1, min(window.attempts, _MOST_ATTEMPTS) + 1) if of_attempts else [0]:
+                shown = f"{name}, attempt {number}" if of_attempts else name
+                yield plain(shown, 60), _filled(template, {**quoted, "attempt": str(number)})
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

@@ -30,9 +30,32 @@ function element(name, text, className) {
   return made;
 }
 
+/** Puts HTML of the board's own into an element; where the keyboard is in it, it stays. */
+function fill(node, html) {
+  const focused = node.contains(document.activeElement) ? document.activeElement.id : "";
+  node.replaceChildren(...parse(html).body.childNodes);
+  if (focused) $(focused)?.focus();
+}
+
 /** Writes only what differs: a screen reader says what is written. */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+// -- how long ago, or until, beside each time; by the server's clock ------------------------------------------------
+
+const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+let ahead = 0; // seconds by which the server's clock is ahead of this one
+
+function sayHowLong() {
+  const now = Date.now() / 1000 + ahead;
+  for (const time of document.querySelectorAll("time")) {
+    const away = Date.parse(time.dateTime) / 1000 - now;
+    const [unit, size] = UNITS.find(([, least]) => Math.abs(away) >= least) ?? UNITS[3];
+    const number = `${Math.floor(Math.abs(away) / size)} ${unit}`;
+    const said = away > 0 ? `in ${number}` : `${number} ago`;
+    if (time.dataset.away !== said) time.dataset.away = said;
+  }
 }
 
 // -- where the keyboard is: one link of the grid is in the tab order, arrows move on -------------------------------
@@ -70,10 +93,23 @@ function nearest(row, column) {
 }
 
 function keepCurrent() {
-  for (const link of document.querySelectorAll("#grid a")) if (link !== current) link.tabIndex = -1;
+  for (const link of document.querySelectorAll("#grid a, #grid input")) if (link !== current) link.tabIndex = -1;
   if (current?.isConnected) return;
   const row = [...($("grid")?.children ?? [])].find((candidate) => links(candidate).length);
   setCurrent(row ? links(row).pop() : null);
+}
+
+/** Keys that do something wherever the keyboard is, but for where somebody types. */
+function onAnyKey(event) {
+  if (event.altKey || event.metaKey || event.ctrlKey || story.open) return;
+  if (event.target.closest?.("input:not([type=checkbox]), textarea")) return;
+  if (event.key === "/") $("search").querySelector("input").focus();
+  else if (event.key === "?") {
+    $("legend-toggle").open = !$("legend-toggle").open;
+    $("legend-toggle").querySelector("summary").focus();
+  } else if ("jk".includes(event.key) && !event.target.closest?.("#grid a")) current?.focus();
+  else return;
+  event.preventDefault();
 }
 
 function onKey(event) {
@@ -87,7 +123,10 @@ function onKey(event) {
   switch (event.key) {
     case "ArrowRight": to = all[at + 1]; break;
     case "ArrowLeft": to = all[at - 1]; break;
+    case "x": row.querySelector("[name=line]")?.click(); break;
+    case "j":
     case "ArrowDown": to = nearest(rowFrom(row, 1), column); break;
+    case "k":
     case "ArrowUp": to = nearest(rowFrom(row, -1), column); break;
     case "PageDown": to = nearest(rowsFrom(row, 1, 10), column); break;
     case "PageUp": to = nearest(rowsFrom(row, -1, 10), column); break;
@@ -113,24 +152,48 @@ function say(event) {
   if (label) hint.textContent = label;
 }
 
-let told = null; // the address whose story is open
+// A story's address is the page's, with the story's own behind a #: so a link leads to it, and Back closes it.
+const STORY = /^#((window|entry)\/(\w+)(\/[\w:.-]+)?(\?[\w=&:.%+/-]*)?)$/;
+
+let told = ""; // the address, within the board, whose story is open
 let opener = null; // the link of the grid that opened it
 let said = ""; // its HTML, as the server told it last
 
+/** Opens a story. One that takes another's place, or that of one that was closed, adds nothing to what Back goes through. */
+function open(address) {
+  if (history.state === "story") history.replaceState("story", "", `#${address}`);
+  else history.pushState("story", "", `#${address}`);
+  followHash();
+}
+
+/** Shows the story that the page's address names, or none. */
+function followHash() {
+  const [, address] = STORY.exec(location.hash) ?? [];
+  if (address) tell(address);
+  else if (story.open) story.close();
+}
+
 async function tell(address) {
+  const before = told; // the same: what somebody types in it stays
   told = address;
+  const base = new URL(address, document.baseURI);
   let content;
   try {
-    const page = await fetchPage(address);
+    const page = await fetchPage(base);
     content = page.getElementById("told") ?? element("p", page.querySelector("main p").textContent);
     // What is relative to the story's own page isn't relative to this one.
-    for (const link of content.querySelectorAll("a")) link.href = new URL(link.getAttribute("href"), address).href;
+    for (const link of content.querySelectorAll("a")) link.href = new URL(link.getAttribute("href"), base).href;
+    for (const form of content.querySelectorAll("form")) {
+      form.action = new URL(form.getAttribute("action"), base).href;
+      form.elements.view.value = `${location.search}#${address.split("?")[0]}`;
+    }
   } catch {
     content = element("p", "The board can't be reached: this story can't be told now.");
   }
   if (told !== address) return; // another was asked for meanwhile
   if (content.id !== "told") content.id = "story-heading"; // the dialog's name
   if (story.open && content.innerHTML === said) return;
+  if (before === address && (story.querySelector("input:focus") || story.querySelector("[name=note]")?.value)) return;
   said = content.innerHTML;
   const focused = document.activeElement?.href;
   const within = story.contains(document.activeElement);
@@ -138,12 +201,14 @@ async function tell(address) {
   close.type = "button";
   close.addEventListener("click", () => story.close());
   story.replaceChildren(close, content);
+  sayHowLong();
   if (!story.open) story.showModal();
   else if (within) (links(story).find((link) => link.href === focused) ?? close).focus();
 }
 
 story.addEventListener("close", () => {
-  told = null;
+  told = "";
+  if (STORY.test(location.hash)) history.replaceState("story", "", here());
   const again = opener?.isConnected ? opener : inGrid(opener?.getAttribute("href"), opener?.closest("[role=row]")?.id);
   (again ?? current)?.focus();
 });
@@ -169,18 +234,19 @@ document.addEventListener("click", (event) => {
       opener = link;
       setCurrent(link);
     }
-    tell(link.href);
+    open(link.href.slice(new URL("./", document.baseURI).href.length));
   }
 });
 
 // -- another view --------------------------------------------------------------------------------------------------
 
-let shown = location.href; // the address of the view whose links stand on the page
+const here = () => location.href.split("#")[0]; // without the story
+let shown = location.href.split("#")[0]; // the address of the view whose links stand on the page
 
 /** Where a link leads while another view is on its way: to that one, with what the link changes of the one shown. */
 function leadingTo(href) {
-  if (shown === location.href) return href;
-  const views = [shown, location.href, href].map((address) => new URL(address).searchParams);
+  if (shown === here()) return href;
+  const views = [shown, here(), href].map((address) => new URL(address).searchParams);
   const made = new URL(href); // also its page: another view begins at its first rows
   for (const name of new Set(views.flatMap((view) => [...view.keys()]))) {
     if (name === "page") continue;
@@ -209,7 +275,7 @@ let reading = 0;
 async function readAnew() {
   const turn = (reading += 1);
   hush();
-  const address = location.href;
+  const address = here();
   const page = await fetchPage(address).catch(() => null);
   if (turn !== reading) return; // another was asked for meanwhile
   const board = page?.getElementById("board");
@@ -228,6 +294,10 @@ async function readAnew() {
   const typed = document.activeElement === search.querySelector("input");
   if (!typed) search.querySelector("input").value = board.querySelector("#search input").value;
   board.querySelector("#search").replaceWith(search);
+  for (const pick of document.querySelectorAll("#grid :checked")) {
+    const again = board.querySelector(`#grid [value="${pick.value}"]`);
+    if (again) again.checked = true;
+  }
   $("board").replaceWith(board);
   document.title = page.title;
   shown = address;
@@ -249,7 +319,10 @@ function inGrid(href, row) {
   return found.find((link) => link.getAttribute("href") === href) ?? found.pop();
 }
 
-window.addEventListener("popstate", readAnew);
+window.addEventListener("popstate", () => {
+  if (here() !== shown) readAnew();
+  followHash();
+});
 
 // -- news ----------------------------------------------------------------------------------------------------------
 
@@ -257,11 +330,13 @@ window.addEventListener("popstate", readAnew);
 function changeRows(rows, order) {
   const grid = $("grid");
   const focused = grid.contains(document.activeElement) ? document.activeElement : null;
+  const picks = focused?.name === "line";
   const [href, row] = [focused?.getAttribute("href"), focused?.closest("[role=row]").id];
   const fresh = Object.values(rows);
   if (fresh.length) {
     for (const made of [...parse(fresh.join("")).body.children]) {
       const old = $(made.id);
+      if (old?.querySelector("[name=line]:checked")) made.querySelector("[name=line]").checked = true;
       if (old) old.replaceWith(made);
       else grid.append(made);
     }
@@ -278,35 +353,18 @@ function changeRows(rows, order) {
     }
   }
   keepCurrent();
-  if (focused && !focused.isConnected) (inGrid(href, row) ?? current)?.focus();
+  if (focused && !focused.isConnected) ((picks && $(row)?.querySelector("input")) || (inGrid(href, row) ?? current))?.focus();
   return true;
 }
 
-/** Names, and what each says. */
-function list(node, named, none) {
-  const items = named.map(([name, words]) => {
-    const item = element("li");
-    item.append(element("b", name), " ", element("span", words));
-    return item;
-  });
-  node.replaceChildren(...(items.length ? items : [none]));
-}
-
 function changePage(news) {
-  write($("headline"), news.headline);
-  write($("as-of"), news.as_of ? `As of ${news.as_of}` : "");
-  write($("code"), news.code);
-  write($("trouble"), news.trouble);
-  write($("found"), news.found);
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
-  if (news.beats) list($("beats"), news.beats, element("li", "No beat lives: nothing is claimed.", "none"));
-  if (news.workers) list($("workers"), news.workers, element("li", "None has begun a window."));
-  if (news.pager) $("pager").replaceWith(parse(news.pager).body.firstElementChild);
-  // The first entries come, or the last ones go: the page has another form.
-  const whole = $("grid") ? changeRows(news.rows, news.order) : !news.order;
-  if (!whole) readAnew();
+  ahead = news.now - Date.now() / 1000;
+  for (const [id, html] of Object.entries(news.parts)) fill($(id), html);
+  if (!changeRows(news.rows, news.order)) readAnew();
+  sayHowLong();
   // While a window runs, its story is updated. The story of a window that is gone stays as it was last sent.
-  const [, kind, line] = /(window|entry)\/(\w+)/.exec(told ?? "") ?? [];
+  const [, kind, line] = /(window|entry)\/(\w+)/.exec(told) ?? [];
   if (kind && $(`e${line}`)?.querySelector(".cells a") && story.querySelector("#told")) tell(told);
 }
 
@@ -315,11 +373,18 @@ function dress() {
   const search = $("search");
   search.hidden = false;
   const grid = $("grid");
-  grid?.addEventListener("keydown", onKey);
-  for (const type of ["mouseover", "mouseleave", "focusin", "focusout"]) grid?.addEventListener(type, say);
-  if (grid) grid.scrollLeft = grid.scrollWidth; // the newest
+  grid.addEventListener("keydown", onKey);
+  for (const type of ["mouseover", "mouseleave", "focusin", "focusout"]) grid.addEventListener(type, say);
+  grid.scrollLeft = grid.scrollWidth; // the newest
   current = null;
   keepCurrent();
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const own = $("zone-own");
+  own.search = new URLSearchParams([...new URL(own.href).searchParams, ["zone", zone]]);
+  own.textContent = `${zone}, yours`;
+  own.parentNode.hidden = false;
+  ahead = Number($("board").dataset.now) - Date.now() / 1000;
+  sayHowLong();
   connection(live);
 }
 
@@ -337,6 +402,8 @@ $("search").querySelector("input").addEventListener("input", (event) => {
   }, TYPED);
 });
 
+document.addEventListener("keydown", onAnyKey);
+
 // Esc closes a menu, and the keyboard is where it was opened.
 document.addEventListener("keydown", (event) => {
   const menu = event.key === "Escape" && event.target.closest?.("#filters details[open]");
@@ -347,10 +414,11 @@ document.addEventListener("keydown", (event) => {
 
 let live = false;
 
-function connection(now) {
-  live = now;
-  $("board").classList.toggle("live", now);
-  write($("connection"), now ? "live" : "not live: trying again");
+/** Says whether what is shown is of this moment: news come, and Redis can be read. */
+function connection(now, stale = "stale" in $("board").dataset) {
+  live = now && !stale;
+  $("board").classList.toggle("live", live);
+  write($("connection"), live ? "live" : now ? "not live: Redis is away" : "not live: trying again");
 }
 
 let source = null;
@@ -365,7 +433,6 @@ function lost() {
 }
 
 function heard() {
-  connection(true);
   clearTimeout(silence);
   silence = setTimeout(() => {
     connection(false);
@@ -379,9 +446,11 @@ function listen() {
   asked.set("since", $("board").dataset.position);
   source = new EventSource(`events?${asked}`);
   source.addEventListener("news", (event) => {
+    const news = JSON.parse(event.data);
     heard();
+    connection(true, news.stale);
     $("board").dataset.position = event.lastEventId;
-    changePage(JSON.parse(event.data));
+    changePage(news);
   });
   source.addEventListener("anew", () => {
     heard();
@@ -407,4 +476,5 @@ document.addEventListener("visibilitychange", () => {
 });
 
 dress();
+followHash();
 if (!document.hidden) listen();
