@@ -86,9 +86,9 @@ class Recovery:
         """Seconds until the next sweep, at least 0."""
         return max(self._next - steady(), 0.0)
 
-    def hurry(self) -> None:
-        """Sweep at the next tick."""
-        self._next = 0.0
+    def hurry(self, within: float = 0.0) -> None:
+        """Sweep within so many seconds; 0: at the next tick."""
+        self._next = min(self._next, steady() + within)
 
     def sweep(self, report: BeatReport) -> list[WindowKey]:
         """Say that this beat lives, with its report; learn the time and who else lives; return what is overdue.

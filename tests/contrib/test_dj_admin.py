@@ -267,10 +267,12 @@ def test_only_who_may_change_a_row_does(admin: Shop) -> None:
 
 
 def test_a_row_that_no_beat_has_loaded(admin: Shop) -> None:
-    """What can't be done is said; nothing is recorded."""
+    """What can't be done is said, and in the log of orders too; the row's history has nothing of it."""
     admin.orm("row('new', interval=every(3600))")
     for action in ("once_run", "once_pause", "once_resume"):
         assert '"new": no beat has loaded it yet' in act(admin, action, "new")[1]
+    found = [(each.order.what, each.order.about) for each in read_orders(admin.store)]
+    assert found == [(what, "refused: no beat has loaded it yet") for what in ("resume", "pause", "run")]
     assert admin.orm.value("LogEntry.objects.count()") == 0
 
 

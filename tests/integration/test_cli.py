@@ -175,7 +175,7 @@ def test_run_and_backfill(system: System, once: Once) -> None:
     system.entries = {"hourly": {"task": "apps.once_app.work", "every": 3600.0, "anchor": anchor}}
     unknown = once("run", "hourly")
     assert unknown.exit_code == 2
-    assert "no beat has loaded 'hourly' yet: start a beat first" in unknown.log
+    assert "no beat has loaded 'hourly': start one that has it in its schedule" in unknown.log
     beat = system.beat()
     wait_until(lambda: system.store.account("hourly"), "it is loaded", 60)
     worker = system.worker(pool="solo").wait_ready()
@@ -278,6 +278,9 @@ def test_pause_and_resume(system: System, once: Once) -> None:
     assert once("resume", "tick", "--from-now").log == "once: 'tick' isn't paused\n"
     assert json.loads(once("resume", "tick", "--json").log) == [{"entry": "tick", "paused": False, "cancelled": 0}]
     assert once("pause", "tock").exit_code == 2
+    orders = [(each["what"], each["entry"], each["about"]) for each in json.loads(once("orders", "--json").log)]
+    assert orders[0] == ("pause", "tock", "refused: no beat has loaded 'tock': start one that has it in its schedule")
+    assert orders[1:3] == [("resume", "tick", ""), ("resume", "tick", "refused: 'tick' isn't paused")]
     system.settle([beat])
     worker.stop()
 

@@ -306,7 +306,7 @@ def exercise(user: Stage, admin: Stage) -> None:
     user.store.set_paused("nightly", paused=True)
     user.store.set_paused("nightly", paused=False)
     for _ in range(201):  # so that it is trimmed
-        write_orders(user.store, [Order("abandon", "nightly", "anna")])
+        write_orders(user.store, {user.store.new_id(): Order("abandon", "nightly", "anna")})
     user.abandon(running=True)
     user.store.leave("beat-1")
     user.store.beats()

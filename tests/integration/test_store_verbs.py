@@ -1111,7 +1111,7 @@ def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
         old = f'{days} {{"what": "run", "entry": "{days}", "by": "", "note": "", "about": ""}}'
         stage.raw.zadd(orders, {old: stage.now() - days * day})
     for number in range(205):
-        write_orders(stage.store, [Order("run", f"entry-{number}", "anna", "why", "about")])
+        write_orders(stage.store, {stage.store.new_id(): Order("run", f"entry-{number}", "anna", "why", "about")})
     found = read_orders(stage.store)
     assert [record.order.entry for record in found] == [*(f"entry-{number}" for number in range(204, -1, -1)), "89"]
     assert found[0].order == Order("run", "entry-204", "anna", "why", "about")
@@ -1119,7 +1119,7 @@ def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
     assert stage.raw.pttl(orders) > 89 * day
     ((_, newest),) = stage.raw.zrange(orders, -1, -1, withscores=True)
     stage.raw.zadd(orders, {"x" * 1_999_000: newest + 1})
-    write_orders(stage.store, [Order("run", "newest", "anna")])
+    write_orders(stage.store, {stage.store.new_id(): Order("run", "newest", "anna")})
     assert 2 < stage.raw.zcard(orders) < 20
     stage.raw.zrem(orders, "x" * 1_999_000)
     assert read_orders(stage.store)[0].order.entry == "newest"
@@ -1136,7 +1136,7 @@ def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:
 @pytest.mark.parametrize("text", ["", "call", "call {}", "call []", 'call {"what": 7}', "call " + "[" * 9999])
 def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     """In its place, with the key; all others are shown."""
-    write_orders(stage.store, [Order("run", "entry", "anna")])
+    write_orders(stage.store, {stage.store.new_id(): Order("run", "entry", "anna")})
     stage.raw.zadd(stage.store.keys.orders, {text: 1e12, "another {}": "inf"})
     found = [record.order for record in read_orders(stage.store)]
     assert [order.what for order in found] == ["unreadable", "run", "unreadable"]
@@ -1644,7 +1644,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
     "pause": (STATES["claimed"], lambda s: s.store.set_paused(ENTRY, paused=True), r.Confirmed),
     "abandon": (STATES["published"], lambda s: s.abandon(), r.Finished),
-    "note": (STATES["claimed"], lambda s: write_orders(s.store, [Order("pause", ENTRY, "anna")]), type(None)),
+    "note": (STATES["claimed"], lambda s: write_orders(s.store, {"id": Order("pause", ENTRY, "anna")}), type(None)),
 }  # fmt: skip
 
 

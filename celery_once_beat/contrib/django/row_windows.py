@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 from celery_once_beat.beat import BeatEntry, as_loaded
 from celery_once_beat.client import OrderedBy, log_order, newest_start
 from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, write_orders
+from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, refuse_orders, write_orders
 from celery_once_beat.identity import order_name, page_id
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, make_report
-from celery_once_beat.store import Unknown, store_of
+from celery_once_beat.store import Store, Unknown, store_of
 from celery_once_beat.windows import WindowKey, format_instant
 
 from .entry import as_entries
@@ -87,14 +87,16 @@ def run(rows: Sequence[Any], app: Any, by: OrderedBy) -> list[datetime | OnceErr
     now = _in_time(store.snapshot).now
     found = [_to_run(row, entries, now) for row in rows]
     keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
-    orders = _orders("run", by, {key.entry: format_instant(key.start) for key in keys})
+    orders = _orders(store, "run", by, {key.entry: format_instant(key.start) for key in keys})
 
     def order() -> Iterator[Any]:
         write_orders(store, orders)
         return iter(backfill_many(store, [(key, order_name()) for key in keys], overdue_in=0.0))
 
     replies = _in_time(order)
-    return [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
+    done = [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
+    _refuse(store, orders, {row.name: each for row, each in zip(rows, done, strict=True)})
+    return done
 
 
 def set_paused(rows: Sequence[Any], app: Any, by: OrderedBy, *, paused: bool) -> list[OnceError | None]:
@@ -104,14 +106,24 @@ def set_paused(rows: Sequence[Any], app: Any, by: OrderedBy, *, paused: bool) ->
     """
     store, words = store_of(app), check_words(by.name, by.note)
     names = [row.name for row in rows]
-    orders = _orders("pause" if paused else "resume", by, dict.fromkeys(names, ""))
+    orders = _orders(store, "pause" if paused else "resume", by, dict.fromkeys(names, ""))
     replies = _in_time(lambda: pause_many(store, names, words, orders, paused=paused))
-    return [
+    done = [
         _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
     ]
+    _refuse(store, orders, dict(zip(names, done, strict=True)))
+    return done
 
 
-def _orders(what: str, by: OrderedBy, rows: Mapping[str, str]) -> list[Order]:
+def _refuse(store: Store, orders: Mapping[str, Order], done: Mapping[str, object]) -> None:
+    """Write down which orders were refused."""
+    if len(done) <= _MOST_NOTED:  # each row has its own
+        each = ((of, order, done[order.entry]) for of, order in orders.items())
+        refused = {of: (order, why) for of, order, why in each if isinstance(why, OnceError)}
+        _in_time(lambda: refuse_orders(store, refused))
+
+
+def _orders(store: Store, what: str, by: OrderedBy, rows: Mapping[str, str]) -> dict[str, Order]:
     """Return what the log of orders gets: a record a row, one for all where they are many, which would take it long."""
     if len(rows) > _MOST_NOTED:
         first, others = next(iter(rows)), len(rows) - 1
@@ -120,7 +132,7 @@ def _orders(what: str, by: OrderedBy, rows: Mapping[str, str]) -> list[Order]:
         orders = [Order(what, name, by.name, by.note, about) for name, about in rows.items()]
     for order in orders:
         log_order(order)
-    return orders
+    return {store.new_id(): order for order in orders}
 
 
 def _page(board: str | None, entry: str) -> str:

@@ -37,6 +37,10 @@ logger = guarded(get_logger(__name__))
 _AWAY = (OperationalError, InterfaceError, InternalError, ProgrammingError)
 
 
+#: Seconds between two sweeps while a row waits for its old name.
+_WAITING = 0.2
+
+
 class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ignore[misc]  # the base has no types
     """``celery beat -S once-django``: the schedule of django-celery-beat's tables, with each window once."""
 
@@ -127,11 +131,14 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def poll_schedule(self) -> datetime | None:
         """Take what the thread has read."""
         self._database.wait_if_frozen()
+        seen = self._database.seen
         if self._database.trouble:
-            self._outage.begin("beat continues with the rows that it knows, the database %s", self._database.trouble)
+            what = (
+                "beat knows no row yet, and runs none" if seen is None else "beat continues with the rows that it knows"
+            )
+            self._outage.begin(f"{what}, the database %s", self._database.trouble)
         else:
             self._outage.end()
-        seen = self._database.seen
         if seen is None:
             return None
         self._source.see(seen)
@@ -176,6 +183,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
                 says_nothing = {pair for pair, reply in replies if not _is_known(reply)}
             found = ask()
         self._waiting = {unloaded[row].name for row in found}
+        if found:
+            self.recovery.hurry(_WAITING)
         away = None
         for row, seen in found.items():
             entry = unloaded[row]

@@ -166,7 +166,7 @@ class Part(BeatPart):
         request_id = alert_id(self._beat.store.settings.key_prefix, window.entry, window.start, "paused")
         order = Order("pause", window.entry, by, note, format_instant(window.start))
         with guard(log_once, timed=False, asks=True):
-            write_orders(self._beat.store, [order], request_id)
+            write_orders(self._beat.store, {request_id: order})
         logger.error(
             "once: entry %r is paused: %s. Its windows aren't claimed until somebody resumes it",
             window.entry,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from celery.utils.log import get_logger
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.errors import NotLoadedError, SettingError, UnknownScheduleError
+from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, guarded
 from celery_once_beat.lookup import Lookup, each_window
@@ -22,7 +23,7 @@ from celery_once_beat.store import Busy, Claimed, ClaimRequest, Confirmed, Finis
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 from celery_once_beat.wording import printable
 
-from .store import Open, Order, abandon_many, backfill_many, republish_many, write_orders
+from .store import Open, Order, abandon_many, backfill_many, refuse_orders, republish_many, write_orders
 
 logger = guarded(get_logger(__name__))
 
@@ -69,13 +70,26 @@ class Orders:
         self._store = store
         self._lookup = Lookup(store)
 
-    def note(self, what: str, name: str, by: OrderedBy, starts: Sequence[datetime] = (), about: str = "") -> str:
-        """Write an order down, before it is carried out; returns who gives it and why, as the store keeps that."""
+    @contextmanager
+    def noted(
+        self, what: str, name: str, by: OrderedBy | None, starts: Sequence[datetime] = (), about: str = ""
+    ) -> Iterator[str]:
+        """Write an order down, before it is carried out inside; one that raises is written down as refused.
+
+        Returns who gives it and why, as the store keeps that. ``by`` None: it isn't written down.
+        """
+        if by is None:
+            yield "{}"
+            return
         words = check_words(by.name, by.note)
-        order = Order(what, name, by.name, by.note, about or _about(starts))
-        write_orders(self._store, [order])
+        request, order = self._store.new_id(), Order(what, name, by.name, by.note, about or _about(starts))
+        write_orders(self._store, {request: order})
         log_order(order)
-        return words
+        try:
+            yield words
+        except OnceError as exc:
+            refuse_orders(self._store, {request: (order, exc)})
+            raise
 
     def start_to_run(self, entry: BeatEntry, start: datetime | None = None) -> datetime:
         """Return the start of the window that an order means: ``start``, or None: the newest that has started."""
@@ -136,11 +150,10 @@ class Orders:
         ``by``: it is written down first, as the order ``what``. ``waits``: the entry was set at run time, and
         perhaps no beat has loaded it yet.
         """
-        if by is not None:
-            self.note(what, name, by, starts)
-        replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0, waits=waits))
-        if any(isinstance(reply, Unknown) for _, reply in replies):
-            raise _not_loaded(name)
+        with self.noted(what, name, by, starts):
+            replies = self._each(name, starts, partial(backfill_many, self._store, overdue_in=0.0, waits=waits))
+            if any(isinstance(reply, Unknown) for _, reply in replies):
+                raise _not_loaded(name)
         prefix = self._store.settings.key_prefix
         return [
             OrderedWindow(start, None if isinstance(reply, Open) else task_id(prefix, name, start, reply.ordered))
@@ -154,9 +167,8 @@ class Orders:
 
         Nothing stops an execution; its end isn't recorded any more.
         """
-        if by is not None:
-            self.note("abandon", name, by, starts)
-        replies = self._each(name, starts, partial(abandon_many, self._store, running=running))
+        with self.noted("abandon", name, by, starts):
+            replies = self._each(name, starts, partial(abandon_many, self._store, running=running))
         return Abandoned(
             [start for start, reply in replies if isinstance(reply, Finished)],
             [start for start, reply in replies if isinstance(reply, Busy)],
@@ -164,8 +176,8 @@ class Orders:
 
     def republish(self, name: str, starts: Sequence[datetime], by: OrderedBy) -> list[datetime]:
         """Have beats publish windows again whose message is out and lost; returns the starts of those."""
-        self.note("republish", name, by, starts)
-        replies = self._each(name, starts, partial(republish_many, self._store))
+        with self.noted("republish", name, by, starts):
+            replies = self._each(name, starts, partial(republish_many, self._store))
         return [start for start, reply in replies if isinstance(reply, Confirmed)]
 
     def _each(self, name: str, starts: Sequence[datetime], give: Callable[[list[Any]], list[Any]]) -> list[Any]:
@@ -179,17 +191,17 @@ class Orders:
 
     def pause(self, name: str, by: OrderedBy) -> None:
         """Claim no further windows of the entry ``name``; open windows continue."""
-        words = self.note("pause", name, by)
-        self._set_paused(name, words, paused=True)
+        with self.noted("pause", name, by) as words:
+            self._set_paused(name, words, paused=True)
 
     def resume(self, name: str, by: OrderedBy, miss: BeatEntry | None = None) -> int:
         """Claim windows again; those of the pause are caught up on as after an outage.
 
         With ``miss``, the entry, they are recorded as cancelled instead; returns how many.
         """
-        words = self.note("resume", name, by, about="" if miss is None else "from now on")
-        missed = 0 if miss is None else self.miss(miss)
-        self._set_paused(name, words, paused=False)
+        with self.noted("resume", name, by, about="" if miss is None else "from now on") as words:
+            missed = 0 if miss is None else self.miss(miss)
+            self._set_paused(name, words, paused=False)
         return missed
 
     def _set_paused(self, name: str, words: str, *, paused: bool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from celery_once_beat.errors import OnceError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import (
     Busy,
     Claimed,
@@ -123,27 +125,32 @@ def abandon_many(
 
 
 def pause_many(
-    store: Store, entries: Sequence[str], words: str, orders: Sequence[Order], *, paused: bool
+    store: Store, entries: Sequence[str], words: str, orders: Mapping[str, Order], *, paused: bool
 ) -> list[Confirmed | Unknown | OnceError]:
-    """Write the orders down, and pause or resume the entries, in one pipeline.
+    """Write the orders down, by their ids, and pause or resume the entries, in one pipeline.
 
     Returns for each entry what :meth:`Store.set_paused` returns.
     """
     requests = [store.pause_request(entry, words, paused=paused) for entry in entries]
-    return store.trip.run([*(_note(store, order) for order in orders), *requests])[len(orders) :]
+    return store.trip.run([*itertools.starmap(partial(_note, store), orders.items()), *requests])[len(orders) :]
 
 
-def write_orders(store: Store, orders: Iterable[Order], request_id: str | None = None) -> None:
-    """Write down who orders what, for people. Before it is carried out: so nothing is that isn't written down.
+def write_orders(store: Store, orders: Mapping[str, Order]) -> None:
+    """Write down who orders what, by their ids, for people. Before it is carried out: so nothing is that isn't.
 
-    One with the same ``request_id`` is written once.
+    One with the same id takes the place of the other.
     """
-    for reply in store.trip.run([_note(store, order, request_id) for order in orders]):
+    for reply in store.trip.run([*itertools.starmap(partial(_note, store), orders.items())]):
         raised(reply)
 
 
-def _note(store: Store, order: Order, request_id: str | None = None) -> Request[Any]:
-    request = request_id or store.new_id()
+def refuse_orders(store: Store, refused: Mapping[str, tuple[Order, OnceError]]) -> None:
+    """Write down why orders weren't carried out, in the place of them; of those that may have been, nothing."""
+    known = {of: each for of, each in refused.items() if not isinstance(each[1], StoreUnavailableError)}
+    write_orders(store, {of: replace(order, about=f"refused: {why}") for of, (order, why) in known.items()})
+
+
+def _note(store: Store, request: str, order: Order) -> Request[Any]:
     return NOTE.request({"orders": store.keys.orders}, request=request, words=encode_order(order))
 
 

@@ -103,5 +103,5 @@ class Desk:
             raise UnknownScheduleError("no such schedule is set at run time")
         definition = Definition.from_json({**known.as_json(), **{field: edited[field] for field in _EDITED}})
         self._schedules.check(name, definition)
-        words = self.orders.note("edit", name, by)
-        self._schedules.put(Wanted(name, definition), words, if_version=version)
+        with self.orders.noted("edit", name, by) as words:
+            self._schedules.put(Wanted(name, definition), words, if_version=version)

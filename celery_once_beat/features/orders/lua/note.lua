@@ -2,6 +2,8 @@
 -- newest MOST bytes. A record is the id of the request and what was ordered, JSON, with a blank between them; its score is
 -- the server's time, ms, and grows.
 --
+-- One of the same request takes the place of the other: it was refused.
+--
 -- returns {'noted'}   also if this request was sent before
 
 -- include: now, values
@@ -14,7 +16,8 @@ redis.call('PEXPIRE', ORDERS, LASTS) -- needs no memory, for a full server: peop
 local bytes = #WORDS
 for place = #known - 1, 1, -2 do
   bytes = bytes + #known[place]
-  if bytes > MOST or tonumber(known[place + 1]) < NOW - LASTS then
+  local repeated = string.sub(known[place], 1, #REQUEST + 1) == REQUEST .. ' '
+  if bytes > MOST or tonumber(known[place + 1]) < NOW - LASTS or repeated then
     redis.call('ZREM', ORDERS, known[place])
   end
 end
