@@ -35,8 +35,8 @@ logger = guarded(get_logger(__name__))
 _MOST = 100
 #: Of more queues it isn't told which are consumed.
 _MOST_QUEUES = 500
-#: Seconds for which an overdue window of an entry that left the schedule is put off.
-_PUT_OFF = 3600.0
+#: Seconds for which an overdue window of an entry that left the schedule is put off: it may come back any time.
+_PUT_OFF = 60.0
 #: ``Taken.publishes`` at the first take: the claim, or the order, counts as 1. A window that waits restarts at 0.
 _FIRST_TAKEN = 2
 
@@ -265,7 +265,7 @@ class Recovery:
             if reply == "closed":
                 self._ended(window, "dropped", "no beat tracks its entry any more")
                 continue
-            if reply == "postponed":
+            if reply == "postponed" and self._logged.is_new(("unknown", window)):
                 what = "is overdue, and no beat's schedule has such an entry"
                 log_window(logger, logging.WARNING, "window_unknown", window, what, owner=self._beat)
             if reply in ("postponed", "forgotten"):

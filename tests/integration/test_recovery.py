@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -14,9 +15,11 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
 from deliveries import heard
+from processes import wait_until
 from proxy import Proxy
 
 from celery_once_beat import OnceTask
+from celery_once_beat.beat import recovery
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
@@ -138,17 +141,24 @@ def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
     assert not beat.taken(), "and the look begins at the front again"
 
 
-def test_entries_that_left_the_schedule_are_put_off(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody has them: one line for each window, and they are looked at again an hour later."""
+def test_entries_that_left_the_schedule_are_put_off(
+    beat: Beat, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has them: one line for each window. One whose entry is back is taken within a minute."""
+    assert recovery._PUT_OFF <= 60
+    monkeypatch.setattr(recovery, "_PUT_OFF", 0.05)
     beat.schedule("a")
     (window,) = beat.claim("a", 1)
     beat.schedule()
     with caplog.at_level(logging.WARNING, LOGGER):
         for _ in range(3):
             assert not beat.taken()
+            time.sleep(0.06)  # it is overdue again
     (record,) = caplog.records
     assert record.action == "window_unknown"  # type: ignore[attr-defined]
     assert (record.entry, record.owner) == (window.entry, "beat-1")  # type: ignore[attr-defined]
+    beat.schedule("a")
+    wait_until(lambda: beat.taken() == [window], "it is taken, as its entry is back", 10)
 
 
 def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
