@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,24 @@ _MAX_NAME = 64 * 1024
 _MOST_SUMMARIES = 1024
 
 
+class Alike(dict[object, EntryPolicy]):
+    """The policies of entries that are made together, by task and options: what many say is read once.
+
+    Not for longer: a task's attribute may be a property.
+    """
+
+    def policy(self, read: Callable[[], EntryPolicy], once: object, *more: object) -> EntryPolicy:
+        """Return the policy that ``once`` and ``more`` make, as ``read`` reads it the first time."""
+        said = {} if once is None else once
+        if type(said) is not dict or not {*map(type, said.values())} <= _PLAIN:
+            return read()
+        key = (*more, *said.items(), *map(type, said.values()))
+        return self.get(key) or self.setdefault(key, read())
+
+
+_PLAIN = {str, int, float, bool, type(None), timedelta, datetime}
+
+
 class Making:
     """Makes the entries of one app."""
 
@@ -45,9 +64,10 @@ class Making:
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
 
-    def make(self, name: str, source: Any, stored_fingerprint: str = "") -> BeatEntry:
+    def make(self, name: str, source: Any, stored_fingerprint: str = "", *, alike: Alike | None = None) -> BeatEntry:
         """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise.
 
+        ``alike`` has what was read of others.
         ``stored_fingerprint`` is that of an entry that was set at run time, as the store has it.
         """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
@@ -65,7 +85,9 @@ class Making:
         options = source.options or {}
         timing = Timing.of(name, options, task, getattr(getattr(source, "app", None), "timezone", timezone.utc))
         is_cron = isinstance(source.schedule, (crontab, cron))
-        policy = EntryPolicy.of(name, options.get("once"), task, self.settings, cron=is_cron)
+        once = options.get("once")
+        read = partial(EntryPolicy.of, name, once, task, self.settings, cron=is_cron)
+        policy = read() if alike is None else alike.policy(read, once, id(task), is_cron)
         tracked = policy.tracked
         if tracked is None:
             tracked = closes_windows and not self._eager

@@ -78,7 +78,6 @@ class Store:
             "loaded_at": q.loaded_at,
             "ttl": q.ttl,
             "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-            "options": scripts.encode_options(q.end_rules.by_name),
             "known": q.known,
             "counted_from": q.counted_from,
             "counts_from": q.counts_from,
@@ -87,9 +86,9 @@ class Store:
             "row_at": q.row_at,
             "pause": q.pause,
         }
-        values = tuple(arguments.values())
+        values = (*arguments.values(), q.end_rules)
         if values not in written:
-            written[values] = scripts.LOAD.tail(arguments)
+            written[values] = scripts.LOAD.tail({**arguments, "options": scripts.encode_options(q.end_rules.by_name)})
         keys = [*self.keys.of_load(q.entry, q.row).values()]
         if q.stored:
             keys.append(self.keys.of_entry("def", q.entry))

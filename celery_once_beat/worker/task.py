@@ -345,10 +345,11 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
 
     def check_scheduled(self) -> None:
         """Raise SettingError if no schedule may send the task: none of Celery's own pools awaits an ``async def``."""
-        awaited = ALIASES.get("custom") or self.app.conf.worker_pool not in ALIASES  # not a pool of Celery's own
-        runs_itself = awaited or hasattr(type(self).__call__, "_once_wrapped")  # a base's own __call__ may await it
         body = getattr(self, "_orig_run", self.run)  # autoretry_for wraps it
-        if not runs_itself and (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
+        if not (inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body)):
+            return
+        awaited = ALIASES.get("custom") or self.app.conf.worker_pool not in ALIASES  # not a pool of Celery's own
+        if not awaited and not hasattr(type(self).__call__, "_once_wrapped"):  # a base's own __call__ may await it
             raise _never_awaited(self)
 
     def apply_async(
