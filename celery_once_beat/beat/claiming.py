@@ -325,6 +325,7 @@ class Claiming:
                     by.timing.expires_after(self._clock.now()),
                     step.all_missed,
                     step.all_missed_count,
+                    entry.timetable.earlier[-1].until if entry.timetable.earlier else None,
                 )
                 asked.append((entry, step, request))
         return asked, replaced

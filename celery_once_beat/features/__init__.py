@@ -15,7 +15,8 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``before_take(window)``            may this overdue window be published again? nothing, or a verdict of the second kind
 ``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
 ``before_load(cursor)``            a beat loads an entry. Nothing; or of a definition that the store has: whether it is
-                                   ``in_force``, where it ``counts_from``, whether it is ``paused``, and its ``mark``
+                                   ``in_force``, or ``replaced_by`` a later mark; where it ``counts_from``; whether it
+                                   is ``paused``, and its ``mark``
 ``on_load()``                      it is loaded
 ``before_pause()``                 an entry is paused or resumed: nothing, or what the feature has of it
 ``on_pause(kept)``                 what it has, and what it answers

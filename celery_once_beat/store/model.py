@@ -82,6 +82,8 @@ class ClaimRequest:
     #: The newest of the windows passed over, in order, and how many there are in all.
     missed: Sequence[datetime] = ()
     missed_count: int = 0
+    #: Up to then earlier definitions count, which the beat knows; None: there are none.
+    owed_until: datetime | None = None
 
 
 class Confirmation(NamedTuple):

@@ -296,7 +296,7 @@ CLAIM = Verb(
     "claim",
     "entry entries open history run claim",
     f"{ENDING} from_cursor:instant beat fingerprint mode claim_lease:span expires:span "
-    "missed_count:number missed:words",
+    "missed_count:number missed:words owed_until:instant",
     codec.read_claim,
     waits=True,
     more_keys="missed_runs",

@@ -140,6 +140,7 @@ class Store:
             expires=None if q.expires is None else max(q.expires, 0.001),
             missed_count=max(q.missed_count, len(missed)),
             missed=missed,
+            owed_until=q.owed_until,
         )
 
     def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:

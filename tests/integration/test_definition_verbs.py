@@ -147,19 +147,53 @@ def test_a_lost_reply_is_answered_again(stage: Defined, verb: str) -> None:
 
 
 def test_a_changed_one_is_claimed_by_no_old_version(stage: Defined) -> None:
-    """From the answer on: a beat with the old one is refused, its load too, until it has read the new one."""
+    """From the answer on: a beat with the old one is refused, until it has read the new one."""
     stage.set()
     old = stage.known.fingerprint
     loaded = stage.load_it()
     assert (loaded.news, loaded.cursor) == ("new", stage.known.since)
     changed = stage.set("two")
     assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), r.Superseded)
-    reply = stage.load_it(mark=old)
-    assert isinstance(reply, r.Superseded)
-    assert reply.beat == "-"
-    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old), r.Superseded)
+    assert stage.load_it(mark=old).cursor == loaded.cursor
+    owed_until = changed.at - SECOND  # of another change, before it
+    assert isinstance(stage.claim_it(changed.at + SECOND, mark=old, owed_until=owed_until), r.Superseded)
+    assert stage.store.account(ENTRY).fingerprint == stage.known.fingerprint
     assert stage.load_it(beat="beat-2").news == "same"
     assert isinstance(stage.claim_it(changed.at + SECOND, beat="beat-2"), r.Claimed)
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["loaded", "not loaded"])
+def test_what_is_owed_is_claimed_however_often_it_is_set(stage: Defined, *, loaded: bool) -> None:
+    """By a beat whose version was replaced while it read it: what starts before that is of versions that it knows."""
+    made = stage.set()
+    if loaded:
+        stage.load_it()
+    wait_until(lambda: stage.store.snapshot().now > made.at + SECOND / 10, "some time has passed", 10)
+    second = stage.set("two")
+    read = stage.known.fingerprint
+    stage.set("three")
+    assert stage.load_it(mark=read).cursor == made.at
+    account = stage.store.account(ENTRY)
+    assert account.fingerprint == stage.known.fingerprint, "the last one is in force"
+    owed, late = made.at + SECOND / 20, second.at + SECOND
+    assert isinstance(stage.claim_it(late, mark=read, owed_until=second.at), r.Superseded)
+    assert isinstance(stage.claim_it(owed, mark=read, owed_until=second.at), r.Claimed)
+    stage.load("beat-3", mark=MARK, known=None)
+    assert isinstance(stage.claim_it(owed + SECOND / 50, mark=read, owed_until=second.at), r.Superseded), "a beat's own"
+    assert isinstance(stage.load_it(mark=read), r.Superseded)
+
+
+def test_what_a_deleted_one_owed_is_claimed_by_nobody(stage: Defined) -> None:
+    """Not even by a beat that read an earlier version."""
+    made = stage.set()
+    stage.load_it()
+    wait_until(lambda: stage.store.snapshot().now > made.at + SECOND / 10, "some time has passed", 10)
+    second = stage.set("two")
+    read, cursor = stage.known.fingerprint, stage.store.account(ENTRY).cursor
+    stage.delete()
+    request = r.ClaimRequest(WindowKey(ENTRY, made.at + SECOND / 20), cursor, read, owed_until=second.at)
+    assert isinstance(stage.store.claim_many("beat-1", [request])[0], r.Moved)
+    assert isinstance(stage.load_it(mark=read), r.Superseded)
 
 
 def test_a_new_one_counts_from_when_it_was_set(stage: Defined) -> None:

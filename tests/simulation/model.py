@@ -269,7 +269,8 @@ class Model:
             return ("unknown",)
         if e.paused and a.mode != "pass":
             return ("paused",)
-        if e.fingerprint != a.fingerprint:
+        owed = a.owed_until and a.start <= a.owed_until and {e.fingerprint[:4], a.fingerprint[:4]} == {"def:"}
+        if e.fingerprint != a.fingerprint and not owed:
             return ("superseded",)
         if self.rule("a claim compares the cursor") and e.cursor != a.from_cursor:
             if a.start <= e.cursor and w.claimer == a.beat and self.rule("a claim sent again answers its beat"):

@@ -100,6 +100,8 @@ class Server(Model):
             return self.reply[:1] if self.reply[0] == "superseded" else ("loaded or superseded",)
         _, cursor, news = self.reply
         changed = e.fingerprint != a.fingerprint
+        if news == "same" and changed and {e.fingerprint[:4], a.fingerprint[:4]} == {"def:"}:
+            return ("loaded", e.cursor, "same")  # it was replaced meanwhile: for what is owed from before it
         if e.cursor is None:
             e.cursor = e.born = cursor
             allowed = "new"
@@ -142,6 +144,7 @@ class Server(Model):
         in_force = e.fingerprint.startswith("def:")
         if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
             e.fingerprint, e.paused = f"def:{self.reply[1]}:{a.request}", False
+            e.cursor = max(e.cursor, self.reply[2])
         return self.reply
 
 
@@ -270,7 +273,7 @@ class Replay:
 
 
 #: What only some verbs are asked.
-_DEFAULTS = {"missed": (), "now_only": False}
+_DEFAULTS = {"missed": (), "now_only": False, "owed_until": ""}
 
 
 def _options(text: str) -> dict[str, Any]:

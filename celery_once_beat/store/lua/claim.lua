@@ -4,6 +4,9 @@
 -- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or the window itself is passed over,
 -- also while the entry is paused: 'pass' (it is missed), or 'cancel' (somebody orders that: it is cancelled).
 --
+-- OWED_UNTIL: the beat's definition was set at run time then. What starts up to there belongs to those before it, which the
+-- beat knows: it may claim that, whichever has taken its place since. '' for any other definition.
+--
 -- returns {'claimed', revision, expires, missed}   publish it, unless it is passed over. revision: 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
@@ -21,7 +24,8 @@ local passes = MODE == 'pass' or MODE == 'cancel'
 if entry.paused == '1' and not passes then
   return {'paused'}
 end
-if entry.fingerprint ~= FINGERPRINT then
+local owed = START <= OWED_UNTIL and was_set(FINGERPRINT) and was_set(entry.fingerprint or '-')
+if entry.fingerprint ~= FINGERPRINT and not owed then
   return {'superseded'}
 end
 if entry.cursor ~= FROM_CURSOR then

@@ -10,7 +10,8 @@
 -- counts only if the store has lost its own. The cursor never goes back.
 --
 -- A definition that was set at run time is in force as long as DEFINITION, its hash, has it, whichever beat loaded what. It
--- counts from when it was set, also if no beat lived then. One of a living beat's own schedule goes before it.
+-- counts from when it was set, also if no beat lived then. One of a living beat's own schedule goes before it. One that was
+-- replaced while the beat read it is loaded all the same, for what is owed from before it; see claim.
 --
 -- Behind a '~' a fingerprint has a digest of the time zones' rules as the beat knows them. Of beats that have the same
 -- definition and other rules, the one that loaded last is right, also where it was set at run time: its mark is put in force
@@ -41,11 +42,20 @@ local others, latest = read_loaders(fields[4])
 local first = LOADED_AT == 0
 local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 local stored = before_load(cursor)
+local paused, mark = fields[5] == '1' or stored and stored.paused, stored and stored.mark
+local function words_of_pause()
+  return paused and (redis.call('HGET', ENTRY, 'paused_words') or '{}') or ''
+end
 if stored and not stored.in_force then
-  return {'superseded', '-', int(loaded_at)}
+  if not stored.replaced_by or cursor and not was_set(fields[3] or '-') then
+    return {'superseded', '-', int(loaded_at)}
+  end
+  if cursor then
+    redis.call('PEXPIRE', ENTRY, TTL) -- a write, for WAIT to wait for
+    return {'loaded', cursor, int(loaded_at), 'same', words_of_pause(), since or cursor}
+  end
 end
 local counts_from = stored and stored.counts_from or COUNTS_FROM
-local paused, mark = fields[5] == '1' or stored and stored.paused, stored and stored.mark
 if other_row and others[1] then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(others)) -- this beat has left the row before
   return {'superseded', '-', int(loaded_at)}
@@ -122,8 +132,9 @@ end
 for option, value in string.gmatch(OPTIONS, '(%S+) (%S+)') do
   of_news[#of_news + 1], of_news[#of_news + 2] = option, value
 end
-redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', FINGERPRINT,
-  'ttl', TTL, unpack(of_news))
+local in_force = stored and not stored.in_force and stored.replaced_by or FINGERPRINT
+redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', in_force, 'ttl', TTL,
+  unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)
@@ -135,5 +146,4 @@ if stored and paused then
   redis.call('HSET', ENTRY, 'paused', '1')
 end
 on_load()
-local pause = paused and (redis.call('HGET', ENTRY, 'paused_words') or '{}') or ''
-return {'loaded', cursor, int(loaded_at), news, pause, since or cursor}
+return {'loaded', cursor, int(loaded_at), news, words_of_pause(), since or cursor}

@@ -40,7 +40,8 @@ end
 redis.call('PEXPIRE', DEF, DELETED_TTL)
 redis.call('PEXPIRE', CHANGES, DELETED_TTL)
 if cursor and was_set(in_force) then
-  put_in_force(mark, cursor)
+  count_from(at) -- no beat claims what was owed
+  put_in_force(mark, redis.call('HGET', ENTRY, 'cursor'))
   redis.call('HDEL', ENTRY, 'paused', 'paused_words')
   redis.call('HSET', ENTRY, 'ttl', DELETED_TTL)
   redis.call('PEXPIRE', ENTRY, DELETED_TTL)
