@@ -17,13 +17,16 @@ from processes import wait_until
 from servers import free_port
 from system import System
 
-from celery_once_beat import OnceTask, Schedules, Window
+from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
+from celery_once_beat.beat import as_loaded
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
 from celery_once_beat.features.keyed.beat import Children
 from celery_once_beat.features.keyed.store import open_child
 from celery_once_beat.features.orders.orders import OrderedBy, Orders
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
+from celery_once_beat.status import make_report
 from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
 
@@ -210,6 +213,10 @@ def test_it_can_be_given_up(sender: Callable[..., Any], redis_url: str) -> None:
     send(mail)
     store, name = store_of(mail.app), "child:proj.mail@report:ann"
     assert [*store.account(name).open] == [WINDOW.start]
+    store.trip.send([("ZADD", store.keys.open(store.shard_of(name)), 0, f"{name}@2026-11-21T08:00:00.000000Z")])
+    loaded = as_loaded(mail.app, store.settings, OnceScheduler, {}, frozenset())
+    (shown,) = make_report(Lookup(store).overview([]), loaded).entries
+    assert (shown.entry, shown.attention) == (name, ("1 overdue, a child that no beat has sent again",))
     assert Orders(store).abandon(name, [WINDOW.start], OrderedBy("anna")).gone == [WINDOW.start]
     assert (send(mail), overdue(store), store.account(name).open) == (None, [], {})
     assert store.account(name).apart == {"cancelled": 1}
@@ -240,12 +247,15 @@ def test_foreign_messages_harm_no_other_child(sender, raw, caplog) -> None:
     entries = Entries("beat", store.settings, mail.app.tasks)
     children = Children(SimpleNamespace(store=store, app=mail.app, entries=entries))
     for _ in range(2):
+        children.poll()
         found, unread = children.find(windows)
         assert [each.entry[-3:] for each in found] == ["bob"]
         assert sorted(each.entry[-3:] for each in unread) == ["ann", "arl"]
     assert [getattr(record, "action", "") for record in caplog.records].count("child_unreadable") == 2
     (entry,) = found.values()
     assert (entry.source.args, entry.source.task, entry.fingerprint) == (("bob",), "proj.mail", "child")
+    children.poll(), children.poll()
+    assert not children.wrong, "nobody looks for them any more"
 
 
 def test_one_that_loses_its_headers_is_not_recovered(sender: Callable[..., Any], redis_url: str) -> None:

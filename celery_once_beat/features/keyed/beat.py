@@ -25,14 +25,19 @@ class Children(Source):
         super().__init__(beat.entries)
         beat.entries.sources.append(self)
         self._store, self._app = beat.store, beat.app
+        #: What was looked for since the last poll.
+        self._sought: set[str] = set()
 
     def poll(self) -> Changes:
-        """Return nothing: nobody claims a child."""
+        """Return nothing: nobody claims a child. Forget those that couldn't be read and are gone."""
+        self.wrong = {name: self.wrong[name] for name in self.wrong.keys() & self._sought}
+        self._sought = set()
         return Changes()
 
     def find(self, windows: Collection[WindowKey]) -> tuple[dict[WindowKey, BeatEntry], set[WindowKey]]:
         """Return the entries of children; those whose message can't be read stay open. Raises StoreUnavailableError."""
         children = [window for window in windows if is_child(window.entry)]
+        self._sought.update(map(member_of, children))
         found: dict[WindowKey, BeatEntry] = {}
         unread: set[WindowKey] = set()
         for window, message in zip(children, read_messages(self._store, children) if children else (), strict=True):
