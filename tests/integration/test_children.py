@@ -88,6 +88,23 @@ def test_whoever_is_killed_each_child_is_executed_once(family: System, point: st
     check_children(family, body_again=1 if point == "worker.before_finish" else 0)
 
 
+@pytest.mark.long
+def test_under_kills_and_purges_each_child_is_executed_once(family: System) -> None:
+    """Workers and beats are killed in turn, and the broker loses what waits in its queue."""
+    beats, workers = family.pair()
+    for number in range(3, 7):
+        family.wait_done(1)
+        workers.pop(0).kill()
+        workers.append(family.worker(f"worker{number}"))
+        family.purge()
+        beats.pop(0).kill()
+        beats.append(family.beat(f"beat{number}"))
+    family.wait_done(1)
+    family.settle(beats[:1])
+    family.check_each_once(body_again=4)
+    check_children(family, body_again=4)
+
+
 @pytest.mark.parametrize(
     "point",
     [
