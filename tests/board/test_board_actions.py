@@ -367,6 +367,16 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     ):
         assert form.send(**fields).status == status, fields
     assert form.send("nothing").status == 404
+    rows, (line,) = form._replace(path=""), re.findall(r"\w+$", form.path)
+    for fields, status in (({"csrf": ""}, 403), ({"order": "edit"}, 404), ({"order": "_pause"}, 404)):
+        assert rows.send("orders", **{"line": line, "order": "pause", **fields}).status == status, fields
+    for by, view, back in (
+        ("", "//evil.example/#window/x", r"\./\?done=Nothing\+was\+ordered"),
+        ("anna", "?zoom=6h&x=\r\nx: y&only=late#javascript:x", r"\./\?only=late&zoom=6h&done=No\+entry"),
+        ("anna", "?page=2#window/a/b", r"\./\?page=2&done=No\+entry.*#window/a/b$"),
+    ):
+        answer = rows.send("orders", line=line if not by else "x", order="pause", by=by, view=view)
+        assert (answer.status, bool(re.match(back, answer.headers["location"]))) == (303, True), answer.headers
     assert form._replace(path="/orders/nobody").send().status == 404
     assert form.send(headers={"authorization": ""}, token=TOKEN).status == 401
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
