@@ -17,7 +17,7 @@ from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import Overview
 from celery_once_beat.rules import Finding, checks
 from celery_once_beat.status import Report, line_up, make_report
-from celery_once_beat.wording import number_of, some
+from celery_once_beat.wording import did_you_mean, number_of, shown, some
 
 from .context import Project, json_option, pass_project
 from .output import plain, print_json
@@ -203,7 +203,13 @@ def _entries(project: Project, report: Report) -> Iterator[Finding]:
         yield Finding("code", "note", plain(report.code[0].lower() + report.code[1:]), advice)
     # What other code accepts isn't known here: its beats warn of the others.
     judged = {entry.name for entry in code if entry.policy.tracked is None}
-    untracked = [entry.entry for entry in scheduled if entry.tracked is False and entry.entry in judged]
+    told = [(entry.entry, entry.task) for entry in scheduled if entry.tracked is False and entry.entry in judged]
+    tasks = project.app.tasks
+    for name, task in told:
+        if task not in tasks:
+            what = f"this app has no task {shown(task)}{did_you_mean(str(task), tasks, repr)}"
+            yield Finding(f"entry {plain(name)}", "warn", what, "correct its name, or import the module that has it")
+    untracked = [name for name, task in told if task in tasks]
     if untracked:
         yield Finding(
             "untracked", "warn", some(untracked, _NAMED),

@@ -10,7 +10,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby, islice
@@ -22,7 +22,7 @@ import click
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
 from celery_once_beat.features.admission.beat import may_wait
-from celery_once_beat.lookup import WindowSeen
+from celery_once_beat.lookup import EntrySeen, WindowSeen
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
@@ -228,8 +228,8 @@ def next(  # noqa: A001  # the command's name
 
     In local time and UTC. Asks neither beats nor the broker.
 
-    Windows that are due and wait come first, with what they wait for. Days on which the clocks change are marked.
-    What a schedule leaves out before the last of them is shown, with why.
+    Windows that are due and wait come first, with what they wait for. Those of entries that are paused now are marked,
+    and so are days on which the clocks change. What a schedule leaves out before the last of them is shown, with why.
     """
     after = project.instant(since, "--from")
     if entry is None:
@@ -241,12 +241,19 @@ def next(  # noqa: A001  # the command's name
     zones = {each.name: _zone(each, project) for each in entries}
     if not project.settings.redis_url:
         click.echo("once: no Redis is set (once_beat_redis_url): the schedule says this, no store was asked", err=True)
+    seen = _seen(project, entries, {name for _, name in windows})
+    paused = {name for name, known in seen.items() if known.account is not None and known.account.paused}
     if json_:
-        print_json([_next_json(start, name, start.astimezone(zones[name])) for start, name in windows])
+        there = ((start, name, start.astimezone(zones[name])) for start, name in windows)
+        print_json([{**_next_json(*each), "paused": each[1] in paused} for each in there])
         return
-    changes = ((start, name, _clocks_change(start.astimezone(zones[name]))) for start, name in windows)
-    lines = [(start, name, "the clocks change" if they_do else "") for start, name, they_do in changes]
-    for name, waits in _waiting(project, entries).items():
+    lines = []
+    for start, name in windows:
+        notes = ["paused"] if name in paused else []
+        notes += ["the clocks change"] if _clocks_change(start.astimezone(zones[name])) else []
+        lines.append((start, name, ", ".join(notes)))
+    for name, known in seen.items():
+        waits = [each for each in reversed(known.windows) if each.waits_for or each.limit]
         lines += _joined(name, ((each.start, f"waits {_waits_for(each, zones[name])}") for each in waits))
     if windows:
         lines += _left_out(entries, after, windows[-1][0])
@@ -318,22 +325,20 @@ def _waits_for(window: WindowStatus | WindowSeen, zone: tzinfo, now: datetime | 
     return f"for a slot of {plain(window.limit)}" if window.limit else ""
 
 
-def _waiting(project: Project, entries: Sequence[BeatEntry]) -> dict[str, list[WindowSeen]]:
-    """Return by entry the windows that wait for others, or for a slot of a limit; the oldest come first.
+def _seen(project: Project, entries: Sequence[BeatEntry], named: Collection[str]) -> Mapping[str, EntrySeen]:
+    """Return what the store knows of those that are ``named``, and of those whose windows may wait.
 
     Nothing where no store can be asked.
     """
     tasks = project.app.tasks
-    names = [each.name for each in entries if may_wait(each, project.settings, tasks.get(each.source.task))]
+    waits = (each.name for each in entries if may_wait(each, project.settings, tasks.get(each.source.task)))
+    names = [*dict.fromkeys([*named, *waits])]
     if not names or not project.settings.redis_url:
         return {}
     try:
-        seen = project.lookup.overview(names).entries
+        return project.lookup.overview(names).entries
     except StoreUnavailableError:
         return {}
-    return {
-        name: [each for each in reversed(entry.windows) if each.waits_for or each.limit] for name, entry in seen.items()
-    }
 
 
 # -- history ----------------------------------------------------------------------------------------------------

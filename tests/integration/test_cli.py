@@ -160,6 +160,14 @@ def test_next_says_when_in_local_time_and_utc(system: System, once: Once) -> Non
         ("hourly", "04:00", True),
     ]
     assert merged[0]["local"] == "2026-10-25T02:00:00+01:00", "the second 02:00 of that night"
+    rows = {entry.name: entry for entry in loaded_of(system).entries}
+    filled.load(system.store, [rows["hourly"]], timedelta(0))
+    system.store.set_paused("hourly", paused=True)
+    system.check_law = False
+    paused = json.loads(once("next", "-n", "30", "--json").log)
+    assert {(window["entry"], window["paused"]) for window in paused} == {("hourly", True), ("nightly", False)}
+    lines = once("next", "-n", "30").log.splitlines()[1:]
+    assert {(line.split()[0], line.rstrip().endswith("paused")) for line in lines} >= {("hourly", True)}
     wrong = once("next", "nigthly", **away)
     assert (wrong.exit_code, wrong.log) == (2, "once: the schedule has no entry 'nigthly' (did you mean 'nightly'?)\n")
     wrong = once("next", "--from", "soon", **away)
@@ -454,6 +462,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
     system.entries = {
         "tick": {"task": "apps.once_app.work", "every": 1.0},
         "plain": {"task": "apps.once_app.plain", "every": 60.0},
+        "typo": {"task": "apps.once_app.wrok", "every": 60.0},
         "<f at 0x7f00>": {"task": "apps.once_app.work", "every": 60.0},
         "wrong": {"task": "apps.once_app.work", "every": 1.0, "options": {"once": {"grce": 1}}},
     }
@@ -470,7 +479,8 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         r"warn  eviction: maxmemory-policy is allkeys-lru with a maxmemory of 104,857,600 bytes",
         r"      → set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
         r"warn  persistence: no append-only file",
-        r"warn  untracked: plain",
+        r"warn  untracked: plain$",
+        r"warn  entry typo: this app has no task 'apps\.once_app\.wrok' \(did you mean 'apps\.once_app\.work'\?\)",
         r"warn  names: with a value of the moment in them: '<f at 0x7f00>' \(an address\)",
         r"warn  entry wrong: left out: .* \(did you mean 'grace'\?\)",
         r"note  beats: 2 live, all on one machine",
