@@ -265,6 +265,7 @@ def test_what_is_so_when_there_is_nothing_to_see(
     page = visit(board().url, live=True)
     expect(page.locator("#nothing")).to_contain_text("no entries. Add one to app.conf.beat_schedule")
     expect(page.locator("#grid")).to_be_hidden()
+    expect(page.locator("#headline .well")).to_have_count(0)
     expect(page.locator("#beats")).to_have_text("None. Start one: celery -A proj beat -S once")
     expect(page.get_by_role("alert")).to_contain_text("no beat lives, so nothing is claimed: start one")
     system.entries = {"hourly": {"task": WORK, "every": 3600.0}}

@@ -126,6 +126,13 @@ class Page:
         """When this was so; before the first look, the time of this machine."""
         return self.report.now if self.report else datetime.now(timezone.utc)
 
+    @property
+    def is_well(self) -> bool:
+        """Whether all windows of the day ran as planned, and nothing speaks against that the next ones do."""
+        ended, planned, _ = self.today
+        troubled = self.stale or self.looks["attention"] or (self.report and self.report.troubles)
+        return 0 < ended == planned and not troubled
+
     def planned(self, zone: tzinfo) -> str:
         """Say how many windows of the day ran as planned."""
         ended, planned, whole = self.today
@@ -134,7 +141,7 @@ class Page:
         there = self.midnight.astimezone(zone)
         since = "midnight" if there.hour == there.minute == 0 else words.day_and_time(self.midnight, zone)
         kept = "" if whole else " that Redis still has"
-        if ended == planned and not self.looks["attention"]:
+        if self.is_well:
             return f"Everything ran as planned: {planned:,} of {ended:,} since {since}{kept}"
         return f"{planned:,} of the {ended:,} windows since {since}{kept} ran as planned"
 
