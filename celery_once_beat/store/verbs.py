@@ -420,6 +420,13 @@ class Store:
         keys = {"workers": self.keys.workers}
         self.trip.one(scripts.CONSUME.request(keys, worker=worker, broker=broker, queues=named))
 
+    def consume_no_more(self, worker: str) -> None:
+        """Say that ``worker`` ends in an orderly way: it consumes nothing any more."""
+        (members,) = self.trip.read([("ZRANGE", self.keys.workers, 0, -1)])
+        gone = [member for member in raised(members) if member.startswith(f"{worker} ")]
+        if gone:
+            self.trip.read([("ZREM", self.keys.workers, *gone)])
+
     # -- reading ----------------------------------------------------------------------------------------------
 
     def account(self, entry: str) -> EntryAccount | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
-from celery.signals import worker_shutdown
+from celery.signals import worker_shutdown, worker_shutting_down
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -78,6 +79,8 @@ class Duties:
             if seconds is not None:
                 self._due[duty] = steady() + seconds
         if store is not None:
+            with suppress(OnceError):  # then readers see when it was heard of last
+                store.consume_no_more(self._owner)
             store.close()
 
     def _log(self, duty: Duty, exc: Exception) -> None:
@@ -102,6 +105,7 @@ def start_duties(consumer: Any) -> None:
     duties.start()
 
 
+@worker_shutting_down.connect(weak=False)  # from here on it consumes nothing, and its bodies may still run for long
 @worker_shutdown.connect(weak=False)
 def _stop(**_: Any) -> None:
     for duties in list(_duties.values()):

@@ -94,3 +94,6 @@ def test_workers_are_known(system: System) -> None:
     table = system.once("status")
     assert "WORKER" in table
     assert metrics(system)["celery_once_beat_workers"] == 2
+    workers[0].stop()
+    (left,) = wait_until(lambda: len(found := system.status()["workers"]) == 1 and found, "one has left", 60)
+    assert left["worker"].partition("@")[0] == workers[1].name
