@@ -290,7 +290,7 @@ class Form(NamedTuple):
     cookie: str
     csrf: str
 
-    def send(self, order: str = "pause", headers: dict[str, str] | None = None, **fields: str) -> Answer:
+    def send(self, order: str = "pause", /, headers: dict[str, str] | None = None, **fields: str) -> Answer:
         """Send it as a browser does, but for what is given; a header '' isn't sent."""
         given = {"csrf": self.csrf, "by": "anna", **fields}
         sent = {
