@@ -299,7 +299,7 @@ def test_what_is_so_when_there_is_nothing_to_see(
 CHURN = """() => new Promise(done => {
     const written = [];
     new MutationObserver(all => written.push(...all
-        .filter(one => one.attributeName !== 'data-away' && !one.target.closest?.('#as-of'))
+        .filter(one => !/^data-/.test(one.attributeName) && !one.target.closest?.('#as-of'))
         .map(one => one.target.outerHTML.slice(0, 200)))
     ).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
     const clock = document.getElementById('as-of');

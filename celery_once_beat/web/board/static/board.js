@@ -93,7 +93,9 @@ function nearest(row, column) {
 }
 
 function keepCurrent() {
-  for (const link of document.querySelectorAll("#grid a, #grid input")) if (link !== current) link.tabIndex = -1;
+  for (const link of document.querySelectorAll("#grid a, #grid input")) {
+    if (link !== current && link.tabIndex !== -1) link.tabIndex = -1;
+  }
   if (current?.isConnected) return;
   const row = [...($("grid")?.children ?? [])].find((candidate) => links(candidate).length);
   setCurrent(row ? links(row).pop() : null);
