@@ -396,8 +396,8 @@ $("search").querySelector("input").addEventListener("input", (event) => {
   clearTimeout(typing);
   const typed = event.target.value; // a view that comes meanwhile may write another
   typing = setTimeout(() => {
-    const address = new URL(location.href);
-    address.searchParams.delete("page");
+    const address = new URL(here());
+    for (const name of ["page", "done", "seal"]) address.searchParams.delete(name); // of another moment
     if (typed) address.searchParams.set("q", typed);
     else address.searchParams.delete("q");
     go(address.href, { replace: true });
