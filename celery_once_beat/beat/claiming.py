@@ -99,6 +99,7 @@ class Claiming:
         self.behind = 0.0
         #: How many entries the store lost the last time; 0: none. And when that was found (``clock.steady``).
         self.lost, self.lost_at = 0, 0.0
+        self._knows_of_losses = False
         #: The cursors that are so far ahead.
         self._ahead: dict[str, datetime] = {}
 
@@ -127,6 +128,9 @@ class Claiming:
         """
         away: StoreUnavailableError | None = None
         until = steady() + _LOADING
+        if not self._knows_of_losses:  # what the beats before it saw is to be seen for a day
+            self.lost, ago = self._store.last_loss([*alive])
+            self.lost_at, self._knows_of_losses = steady() - ago, True
         self._unload()
         self.reload_superseded(alive)
         lost: list[str] = []

@@ -255,6 +255,16 @@ def read_app(text: str | None) -> str | None:
     return repr(name) + (f" ({apart!r})" if apart else "")
 
 
+def read_loss(text: str | None) -> tuple[int, float]:
+    """Read how many entries the store lost, as a beat reported it, and how many seconds ago; 0 for none."""
+    try:
+        report = json.loads(text or "")
+        lost, ago = int(report["lost"]), float(report["lost_for"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return 0, 0.0
+    return (lost, ago) if 0 < lost < _MOST_NUMBER and 0 <= ago < _MOST_NUMBER else (0, 0.0)
+
+
 def read_sweep(reply: list[Any]) -> model.Swept:
     new, windows, *work = reply
     return model.Swept(bool(new), read_members(windows), frozenset(work))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -259,6 +260,12 @@ class Store:
         if isinstance(texts, OnceError):  # for people only: a foreign key here stops no beat
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
+
+    def last_loss(self, beats: Sequence[str]) -> tuple[int, float]:
+        """Return how many entries the store lost when one of ``beats`` saw that last, and how many seconds ago."""
+        (texts,) = self.trip.read([("HMGET", self.keys.of_beats["reports"], *beats)]) if beats else ((),)
+        seen = [] if isinstance(texts, OnceError) else [codec.read_loss(text) for text in texts]
+        return min((loss for loss in seen if loss[0]), key=itemgetter(1), default=(0, 0.0))
 
     def _heartbeat(self, beat: str, report: str = "", *, lives: bool = True) -> Request[model.Heartbeat]:
         return scripts.HEARTBEAT.request(self.keys.of_beats, beat=beat, lives=lives, report=report)

@@ -171,7 +171,12 @@ def test_redis_loses_its_data(watched: Watched, start_redis: Callable[..., Redis
     assert re.fullmatch(r"paused .* ago by anna: the mail server moves", seen["attention"])
     assert seen["entry"]["open"] == 0
     assert "warn  data lost: Redis lost its data at " in system.once("doctor", exit_code=1)
+    after = system.beat("after").wait_ready()
+    wait_until(lambda: len(system.store.beats()) == 2, "both live", 60)
     beat.stop()
+    seen = wait_until(lambda: len((found := system.status("tock"))["beats"]) == 1 and found, "one is left", 60)
+    assert [trouble["reason"] for trouble in seen["troubles"]] == ["data lost"], "it is seen on"
+    after.stop()
     fires = [{"summary": "Redis lost its data"}]
     watched.check("OnceDataLost", {(0, END): [], (1, 1): fires, (2, 1): fires})
 
