@@ -299,7 +299,10 @@ def paused_words(account: EntryAccount, now: datetime) -> str:
     """
     if not account.paused:
         return ""
-    since = f" {_age(now - account.paused_at)} ago" if account.paused_at else ""
+    since = ""
+    if account.paused_at:
+        ago = now - account.paused_at
+        since = f" {'less than a minute' if ago < timedelta(minutes=1) else _age(ago)} ago"
     by = f" by {account.paused_by}" if account.paused_by else ""
     note = f": {account.paused_for}" if account.paused_for else ""
     return f"paused{since}{by}{note}"

@@ -213,7 +213,7 @@ def test_a_row_is_paused_with_a_note_and_resumed(admin: Shop) -> None:
     account = admin.account("quick")
     assert (account.paused, account.paused_by, account.paused_for) == (True, "anna", "too many <mails>")
     page = see(admin)
-    assert re.fullmatch(r"paused \d+ s ago by anna: too many <mails>", cells(page, "once_attention")["quick"])
+    assert re.fullmatch(r"paused .* ago by anna: too many <mails>", cells(page, "once_attention")["quick"])
     assert 'class="once-mild"' in page
     assert "<mails>" not in page
     assert "ago by anna: too many <mails>" in admin.once("status", "-S", ONCE)
