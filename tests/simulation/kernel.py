@@ -306,9 +306,6 @@ class Box:
         self._items: deque[Any] = deque()
         self._waiting: deque[Thread] = deque()
 
-    def qsize(self) -> int:
-        return len(self._items)
-
     def put(self, item: Any) -> None:
         self._items.append(item)
         if self._waiting:

@@ -89,6 +89,15 @@ def run(folder: Path, text: str, *options: str) -> str:
     return done.stdout
 
 
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_the_docs_are_right(tmp_path: Path, block: str) -> None:
+    """Each block of docs/testing.md runs as it stands, and its tests pass."""
+    assert f"\n{block.count('def test_')} passed" in f"\n{run(tmp_path, block)}"
+
+
 def test_pytest_finds_it() -> None:
     """The package names it as pytest's entry point."""
     text = (ROOT / "pyproject.toml").read_text()
