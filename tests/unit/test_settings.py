@@ -134,9 +134,9 @@ def test_the_url_of_effects() -> None:
         ({"x": "https://x.example{entry}/"}, "a host without a field in it"),
         ({"x": "https://x.example/\n{entry}"}, "a host without a field in it"),
         ({"x": "https://x.example/{taskid}"}, "did you mean task_id?"),
-        ({"x": "https://x.example/{task_id"}, "fields of beat, begun"),
-        ({"x": "https://x.example/{}"}, "fields of beat, begun"),
-        ({"x": "https://x.example/{entry.__class__}"}, "fields of beat, begun"),
+        ({"x": "https://x.example/{task_id"}, "fields of attempt, beat, begun"),
+        ({"x": "https://x.example/{}"}, "fields of attempt, beat, begun"),
+        ({"x": "https://x.example/{entry.__class__}"}, "fields of attempt, beat, begun"),
     ],
 )
 def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -> None:
