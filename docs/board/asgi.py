@@ -16,7 +16,7 @@ from django.core.handlers.asgi import ASGIRequest
 from proj.celery import app
 
 PATH = "/ops/board"
-window_board = board.asgi(app, actions=lambda user: user.is_superuser)
+window_board = board.asgi(app, hosts=settings.ALLOWED_HOSTS, actions=lambda user: user.is_superuser)
 sessions = import_module(settings.SESSION_ENGINE)
 
 

@@ -15,7 +15,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from proj.celery import app
 
 PATH = "/ops/board"
-window_board = board.asgi(app, actions=lambda user: user.is_superuser)
+window_board = board.asgi(app, hosts=settings.ALLOWED_HOSTS, actions=lambda user: user.is_superuser)
 sessions = import_module(settings.SESSION_ENGINE)
 
 
