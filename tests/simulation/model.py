@@ -269,7 +269,8 @@ class Model:
             return ("unknown",)
         if e.paused and a.mode != "pass":
             return ("paused",)
-        owed = a.owed_until and a.start <= a.owed_until and {e.fingerprint[:4], a.fingerprint[:4]} == {"def:"}
+        until = vars(a).get("owed_until")
+        owed = until and a.start <= until and {e.fingerprint[:4], a.fingerprint[:4]} == {"def:"}
         if e.fingerprint != a.fingerprint and not owed:
             return ("superseded",)
         if self.rule("a claim compares the cursor") and e.cursor != a.from_cursor:
