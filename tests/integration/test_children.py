@@ -187,6 +187,10 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
     assert send(mail) is None
     store.finish(Ending(window, "worker", begun.fence, "done"))
     assert (send(mail), overdue(store)) == (None, [])
+    with redis.Redis.from_url(redis_url) as client:
+        hash_key = store.entry_key(window.entry)
+        assert not [field for field in client.hkeys(hash_key) if field.startswith((b"m:", b"w:"))], "no message is kept"
+        assert client.pttl(hash_key) <= store.settings.retention * 1000
     other, rules = WindowKey("child:other", window.start), EndRules(max_attempts=3, recover=True, grace=None)
     for claimant, reply in (("one", Claimed(0, None)), ("one", Claimed(0, None)), ("two", Unchanged("taken"))):
         assert open_child(store, other, claimant, "{}", rules) == reply
