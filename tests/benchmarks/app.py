@@ -1,7 +1,7 @@
 """The app of every benchmark: a task that does nothing and some of several ms, once with each project's task base.
 
 Every body counts itself, so that what is measured is known to have been executed. The environment says where the
-servers are (``BROKER``, ``STORE``) and where the counts go (``COUNTS``).
+servers are (``BROKER``, ``STORE``), where the counts go (``COUNTS``), and which processes work for a worker (``ALSO``).
 """
 
 from __future__ import annotations
@@ -48,9 +48,17 @@ def _counts(_pid: int) -> IO[bytes]:
     return path.open("ab", buffering=0)
 
 
+@cache
+def _clocks(parent: int) -> list[int]:
+    """The CPU clocks of the server, and of the worker's main process, as Linux numbers them."""
+    processes = [*map(int, os.environ.get("ALSO", "").split()), *([parent] if "PREFORK" in os.environ else [])]
+    return [~process << 3 | 2 for process in processes]
+
+
 def ran(number: int) -> None:
-    """Note that a body ran: its number, when, and the CPU seconds that its process has used by then."""
-    _counts(os.getpid()).write(b"%d %.6f %.6f\n" % (number, time.time(), time.process_time()))
+    """Note that a body ran: its number, when, and the CPU seconds that its process and the others have used by then."""
+    others = sum(map(time.clock_gettime, _clocks(os.getppid())))
+    _counts(os.getpid()).write(b"%d %.6f %.6f %.6f\n" % (number, time.time(), time.process_time(), others))
 
 
 def nothing(number: int) -> None:

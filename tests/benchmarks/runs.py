@@ -169,7 +169,8 @@ class Bench:
             _finish(_python("fill", None, stretches._asdict(), env))
             with self.server.client(1) as client:
                 assert client.llen(QUEUE) == stretches.total
-            bodies = self._execute({**env, "STORE": proxy.url(0)} if away else env, pool, concurrency)
+            more = {"ALSO": str(self.server.pid), **({"PREFORK": "1"} if pool == "prefork" else {})}
+            bodies = self._execute(env | more | ({"STORE": proxy.url(0)} if away else {}), pool, concurrency)
             assert sorted(body.number for body in bodies) == list(range(stretches.total)), "each once"
             windows = stretches.in_order.count("windows") * stretches.count
             assert self._sum("c:done") == windows, "each window is done"
@@ -230,4 +231,6 @@ def _finish(process: subprocess.Popen[str]) -> str:
 def _bodies(env: dict[str, str]) -> list[Body]:
     files = Path(env["COUNTS"]).glob("[0-9]*")
     lines = [(path.name, *line.split()) for path in files for line in path.read_text().splitlines()]
-    return [Body(int(number), float(moment), int(process), float(cpu)) for process, number, moment, cpu in lines]
+    return [
+        Body(int(number), float(moment), int(process), *map(float, used)) for process, number, moment, *used in lines
+    ]

@@ -21,12 +21,13 @@ LASTING = (5, 20, 50)
 
 
 class Body(NamedTuple):
-    """A body that ran: the number it was given, when, in which process, and the CPU seconds this had used by then."""
+    """A body that ran: its number, when, in which process, and the CPU seconds that this and others had used."""
 
     number: int
     moment: float
     process: int
     cpu: float
+    others: float = 0.0
 
 
 class Stretches(NamedTuple):
@@ -49,7 +50,8 @@ class Stretches(NamedTuple):
     def figures(self, bodies: Iterable[Body]) -> dict[str, float]:
         """Of each kind the µs a task and the CPU µs of the process that runs it; beside them, those of a plain one.
 
-        Medians of the rounds: ``{"windows": 700.0, "windows cpu": …, "windows rate": 0.8, "windows more cpu": …}``.
+        Medians of the rounds: ``{"windows": 700.0, "windows cpu": …, "windows rate": 0.8, "windows more cpu": …}``, and
+        ``more of all``: with the CPU of the worker's main process and of the server.
         """
         each: dict[int, list[Body]] = defaultdict(list)
         for body in sorted(bodies, key=lambda body: body.moment):
@@ -63,12 +65,18 @@ class Stretches(NamedTuple):
             found[f"{kind} cpu"].append(_cpu(each[place]))
             found[f"{kind} rate"].append(_time(each[plain]) / _time(each[place]))
             found[f"{kind} more cpu"].append(_cpu(each[place]) - _cpu(each[plain]))
+            found[f"{kind} more of all"].append(_of_all(each[place]) - _of_all(each[plain]))
         return {name: statistics.median(values) for name, values in found.items()}
 
 
 def _time(bodies: Sequence[Body]) -> float:
     """µs from one body to the next."""
     return (bodies[-1].moment - bodies[0].moment) / (len(bodies) - 1) * 1e6
+
+
+def _of_all(bodies: Sequence[Body]) -> float:
+    """CPU µs from one body to the next, over all processes."""
+    return _cpu(bodies) + (bodies[-1].others - bodies[0].others) / (len(bodies) - 1) * 1e6
 
 
 def _cpu(bodies: Sequence[Body]) -> float:
