@@ -11,7 +11,7 @@ import random
 import time
 from base64 import b64decode
 from datetime import timedelta
-from functools import partial
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -396,17 +396,13 @@ class Worker:
         if job.request.time_start is None:
             job.callbacks["accept_callback"](1, _monotonic())
 
-    def _on_returned(self, job: Job, result: Any) -> None:
+    def _on_ended(self, callback: str, job: Job, result: Any) -> None:
         if not job.over:
             self._over(job)
             self.world.step(self.process, "result")
-            job.callbacks["callback"](result)
+            job.callbacks[callback](result)
 
-    def _on_raised(self, job: Job, info: Any) -> None:
-        if not job.over:
-            self._over(job)
-            self.world.step(self.process, "result")
-            job.callbacks["error_callback"](info)
+    _on_returned, _on_raised = partialmethod(_on_ended, "callback"), partialmethod(_on_ended, "error_callback")
 
     def _over(self, job: Job) -> None:
         job.over = True
@@ -440,9 +436,8 @@ class Worker:
                 # The pool may see its death before it knows what the child had.
                 first = unseen or self.world.kernel.random.getrandbits(1)
                 tell = self.inbox.put_first if first else self.inbox.put
-                self.world.kernel.call_at(
-                    self.world.kernel.now + self.world.latency(), partial(tell, ("lost", child, job))
-                )
+                heard = self.world.kernel.now + self.world.latency()
+                self.world.kernel.call_at(heard, partial(tell, ("lost", child, job)))
 
     def lose_broker(self) -> None:
         """Its connection to the broker breaks, and it connects again: acknowledgements of before are worth nothing."""
@@ -488,7 +483,7 @@ class Worker:
                 child.process.start("exit", partial(self._exit, child.process))
         self._exit_leases(self.app)
         kernel.sleep(SECOND // 10)
-        world.broker.close(self.consumer)
+        world.broker.lose(self.consumer, in_order=True)
         world.down(self.process, "stopped")
         for process in self.processes[::-1]:
             world.kill(process, noted=True)

@@ -154,10 +154,7 @@ class Broker:
         self._put(message, first=fate == "message overtakes")
 
     def _put(self, message: Message, *, first: bool = False) -> None:
-        if first:
-            self.queue.appendleft(message)
-        else:
-            self.queue.append(message)
+        (self.queue.appendleft if first else self.queue.append)(message)
         self.push()
 
     def _befalls(self, message: Message, fate: str, by: int = 0) -> None:
@@ -185,43 +182,27 @@ class Broker:
         self.push()
         return consumer
 
-    def lose(self, consumer: Consumer) -> None:
-        """The consumer's connection is gone."""
+    def lose(self, consumer: Consumer, *, in_order: bool = False) -> None:
+        """Its connection is gone; what is unacknowledged goes back, in order at once, else when its time is over."""
         if consumer.gone:
             return
         consumer.gone = True
         self.cancel(consumer)
+        if self._visibility is not None and not in_order:
+            return
         unacked, consumer.unacked = consumer.unacked, {}
-        if self._visibility is None:
-            for message in reversed(unacked.values()):
-                self._redeliver(message, first=True)
-            self.push()
-        else:
-            # They become visible again when their time is over.
-            consumer.unacked = unacked
+        for message in reversed(unacked.values()):
+            self._redeliver(message, first=True)
+        self.push()
 
     def cancel(self, consumer: Consumer) -> None:
         """It gets no more; what it acknowledges counts."""
         if consumer in self._consumers:
             self._consumers.remove(consumer)
 
-    def close(self, consumer: Consumer) -> None:
-        """In order: what is unacknowledged goes back at once."""
-        if consumer.gone:
-            return
-        consumer.gone = True
-        self.cancel(consumer)
-        unacked, consumer.unacked = consumer.unacked, {}
-        for message in reversed(unacked.values()):
-            self._redeliver(message, first=True)
-        self.push()
-
     def _redeliver(self, message: Message, *, first: bool = False) -> None:
         copy = Message(message.text, message.number, message.origin, redelivered=True)
-        if first:
-            self.queue.appendleft(copy)
-        else:
-            self.queue.append(copy)
+        (self.queue.appendleft if first else self.queue.append)(copy)
 
     def push(self) -> None:
         """Deliver what there is to whoever has room."""

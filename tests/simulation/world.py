@@ -250,34 +250,27 @@ class World:
                     return act
         return None
 
+    def _travel(self, act: Any) -> Any:
+        if act is None:
+            self.kernel.sleep(self.latency())
+        return act
+
     def before_request(self, process: Process, verbs: list[str], request: bytes) -> Any:
         """A process is about to send; returns None, ``lost``, or how late it arrives."""
         process.check()
         self.verbs.update(verbs)
-        act = self._strike_verbs("before", process, verbs, request)
-        if act is None:
-            self.kernel.sleep(self.latency())
-        return act
+        return self._travel(self._strike_verbs("before", process, verbs, request))
 
     def before_reply(self, process: Process, verbs: list[str], request: bytes) -> Any:
         """The server has carried it out; returns None, ``lost``, or how late the reply arrives."""
-        act = self._strike_verbs("after", process, verbs, request)
-        if act is None:
-            self.kernel.sleep(self.latency())
-        return act
+        return self._travel(self._strike_verbs("after", process, verbs, request))
 
     def before_message(self, process: Process, what: str) -> Any:
         process.check()
-        act = self._strike("before", what, process, b"")
-        if act is None:
-            self.kernel.sleep(self.latency())
-        return act
+        return self._travel(self._strike("before", what, process, b""))
 
     def after_message(self, process: Process, what: str) -> Any:
-        act = self._strike("after", what, process, b"")
-        if act is None:
-            self.kernel.sleep(self.latency())
-        return act
+        return self._travel(self._strike("after", what, process, b""))
 
     # -- the store
 
