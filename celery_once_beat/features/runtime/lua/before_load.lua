@@ -13,7 +13,7 @@ local function runtime_before_load(cursor)
   end
   return {
     mark = mark, in_force = set[1] == mark, paused = set[4] == '1',
-    replaced_by = version(mark) < version(set[1]) and set[5] ~= '1' and set[1],
+    replaced_by = 0 < version(mark) and version(mark) < version(set[1]) and set[5] ~= '1' and set[1],
     counts_from = not cursor and not set[3] and instant_field('first', set[2]) or '',
   }
 end
