@@ -26,7 +26,7 @@ REPLIES = {
     "finish": {"finished", "again", "stale"},
     "set": {"done", "same"},
     "delete": {"done", "unknown"},
-    "load": {"loaded", "superseded", "who"},
+    "load": {"loaded", "superseded"},
     "unload": {"unloaded", "kept"},
     "close": {"closed", "sooner", "unchanged"},
 }
