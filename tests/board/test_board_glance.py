@@ -174,6 +174,7 @@ def test_how_long_and_when(night: System, board: Start, visit: Visit) -> None:
         expect(page.locator(".corner")).to_have_text(zone)
         assert (row(page, "fine").locator(".next time").inner_text() == there) == (zone == "Europe/Berlin")
         names(page).first.click()
+        expect(page.get_by_role("dialog")).to_be_visible()
         assert ("zone=" in page.url) == (zone != "Europe/Berlin")
         page.keyboard.press("Escape")
 

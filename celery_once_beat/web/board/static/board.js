@@ -182,7 +182,12 @@ async function tell(address) {
   let content;
   try {
     const page = await fetchPage(base);
-    content = page.getElementById("told") ?? element("p", page.querySelector("main p").textContent);
+    content = page.getElementById("told");
+    if (!content && before === address) {
+      if (told === address) told = ""; // its window has gone: the story stays as it was last sent
+      return;
+    }
+    content ??= element("p", page.querySelector("main p").textContent);
     // What is relative to the story's own page isn't relative to this one.
     for (const link of content.querySelectorAll("a")) link.href = new URL(link.getAttribute("href"), base).href;
     for (const form of content.querySelectorAll("form")) {
@@ -365,9 +370,7 @@ function changePage(news) {
   for (const [id, html] of Object.entries(news.parts)) fill($(id), html);
   if (!changeRows(news.rows, news.order)) readAnew();
   sayHowLong();
-  // While a window runs, its story is updated. The story of a window that is gone stays as it was last sent.
-  const [, kind, line] = /(window|entry)\/(\w+)/.exec(told) ?? [];
-  if (kind && $(`e${line}`)?.querySelector(".cells a") && story.querySelector("#told")) tell(told);
+  if (told && story.querySelector("#told")) tell(told);
 }
 
 /** What the server's page lacks, since it works without this script. */
