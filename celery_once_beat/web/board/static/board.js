@@ -370,7 +370,9 @@ function changePage(news) {
   for (const [id, html] of Object.entries(news.parts)) fill($(id), html);
   if (!changeRows(news.rows, news.order)) readAnew();
   sayHowLong();
-  if (told && story.querySelector("#told")) tell(told);
+  // While a window runs, its story is updated. The story of a window that is gone stays as it was last sent.
+  const row = told && $(`e${told.split(/[/?]/)[1]}`);
+  if (told && story.querySelector("#told") && (!row || row.querySelector(".cells a"))) tell(told);
 }
 
 /** What the server's page lacks, since it works without this script. */
