@@ -15,19 +15,7 @@ from stage import ENTRY, LEASE, MARK, Stage
 from celery_once_beat import Schedules
 from celery_once_beat import store as r
 from celery_once_beat.errors import NewerVersionError, StoreDataError, UncertainWriteError
-from celery_once_beat.features.runtime.store import (
-    Changed,
-    Conflict,
-    StoredDefinition,
-    ask_changed,
-    delete_definition,
-    deleted_since,
-    read_changes,
-    read_definitions,
-    read_numbers,
-    set_definition,
-    set_paused,
-)
+from celery_once_beat.features.runtime import store as defs
 from celery_once_beat.windows import WindowKey, format_instant
 
 SECOND = timedelta(seconds=1)
@@ -37,10 +25,10 @@ class Defined(Stage):
     """An entry that is set at run time."""
 
     def set(self, text: str = "one", **given: Any) -> Any:
-        return set_definition(self.store, ENTRY, text, '{"by":"anna","note":"why"}', **given)
+        return defs.set_definition(self.store, ENTRY, text, '{"by":"anna","note":"why"}', **given)
 
     def delete(self, **given: Any) -> Any:
-        return delete_definition(self.store, ENTRY, **given)
+        return defs.delete_definition(self.store, ENTRY, **given)
 
     @contextmanager
     def same_call(self) -> Iterator[None]:
@@ -50,9 +38,9 @@ class Defined(Stage):
         del self.store.new_id
 
     @property
-    def known(self) -> StoredDefinition:
-        (found,) = read_definitions(self.store, [ENTRY])
-        assert isinstance(found, StoredDefinition)
+    def known(self) -> defs.StoredDefinition:
+        (found,) = defs.read_definitions(self.store, [ENTRY])
+        assert isinstance(found, defs.StoredDefinition)
         return found
 
     def load_it(self, beat: str = "beat-1", mark: str | None = None, **given: Any) -> Any:
@@ -65,8 +53,8 @@ class Defined(Stage):
 
     def changed(self, numbers: list[int]) -> list[Any]:
         """What a beat's sweep finds that has changed since these."""
-        now, commands = self.store.snapshot().now, ask_changed(self.store, numbers)
-        return [*map(read_numbers, self.store.overdue("beat-1", now, 10, requests=commands).replies)]
+        now, commands = self.store.snapshot().now, defs.ask_changed(self.store, numbers)
+        return [*map(defs.read_numbers, self.store.overdue("beat-1", now, 10, requests=commands).replies)]
 
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
         """The number of the shard's last change, and the names that changed since that of ``known``."""
@@ -86,7 +74,7 @@ def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     """By the server's time, without expiry; and its name stands among those of its shard."""
     before = stage.store.snapshot().now
     made = stage.set()
-    assert made == Changed(1, made.at)
+    assert made == defs.Changed(1, made.at)
     known = stage.known
     assert (known.text, known.version, known.at, known.since) == ("one", 1, made.at, made.at)
     assert (known.by, known.note, known.paused, known.deleted) == ("anna", "why", False, False)
@@ -100,7 +88,7 @@ def test_a_change_counts_on_and_the_log_keeps_it(stage: Defined) -> None:
     """The last fifty, newest first, each with what it replaced."""
     for number in range(1, 61):
         assert stage.set(f"text {number}").version == number
-    (changes,) = read_changes(stage.store, [ENTRY])
+    (changes,) = defs.read_changes(stage.store, [ENTRY])
     assert [change.version for change in changes] == list(range(60, 10, -1))
     assert {(change.what, change.by, change.note) for change in changes} == {("set", "anna", "why")}
     assert changes[0].replaced == "text 59"
@@ -110,24 +98,24 @@ def test_the_same_again_changes_nothing(stage: Defined) -> None:
     """So a deploy can set all that it has: no beat reads anything, and the log keeps what counts."""
     made = stage.set()
     before = stage.look()
-    assert stage.set() == Changed(1, made.at, same=True)
-    assert stage.set(paused=False) == Changed(1, made.at, same=True)
+    assert stage.set() == defs.Changed(1, made.at, same=True)
+    assert stage.set(paused=False) == defs.Changed(1, made.at, same=True)
     assert stage.look() == before
-    assert len(read_changes(stage.store, [ENTRY])[0]) == 1
+    assert len(defs.read_changes(stage.store, [ENTRY])[0]) == 1
     assert stage.set(paused=True).version == 2
 
 
 def test_compare_and_set(stage: Defined) -> None:
     """Who expects another version changes nothing, and is told what there is; 0 stands for none."""
-    assert stage.set(if_version=1) == Conflict(None)
+    assert stage.set(if_version=1) == defs.Conflict(None)
     assert stage.set(if_version=0).version == 1
-    assert stage.set("two", if_version=0) == Conflict(stage.known)
+    assert stage.set("two", if_version=0) == defs.Conflict(stage.known)
     assert stage.set("two", if_version=1).version == 2
-    assert stage.set("three", if_version=1) == Conflict(stage.known)
+    assert stage.set("three", if_version=1) == defs.Conflict(stage.known)
     assert stage.known.text == "two"
-    assert stage.delete(if_version=1) == Conflict(stage.known)
+    assert stage.delete(if_version=1) == defs.Conflict(stage.known)
     assert stage.delete(if_version=2).version == 3
-    assert stage.set("four", if_version=2) == Conflict(None)
+    assert stage.set("four", if_version=2) == defs.Conflict(None)
 
 
 @pytest.mark.parametrize("verb", ["set", "delete"])
@@ -228,7 +216,7 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     old = stage.known.fingerprint
     stage.claim_it(window.start)
     stage.start = window.start
-    assert stage.delete() == Changed(2, stage.known.at)
+    assert stage.delete() == defs.Changed(2, stage.known.at)
     assert stage.known.deleted
     assert isinstance(stage.claim_it(window.start + SECOND, mark=old), r.Superseded)
     stage.overdue()
@@ -249,7 +237,7 @@ def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
     after, changed = stage.look(number)
     assert after > number
     assert changed == {}, "the name isn't among those that are there"
-    (gone,) = deleted_since(stage.store, {stage.store.shard_of(ENTRY): number})
+    (gone,) = defs.deleted_since(stage.store, {stage.store.shard_of(ENTRY): number})
     assert gone == {ENTRY: after}
     ttls = {key: stage.raw.ttl(key) for key in stage.all_keys()}
     assert all(0 < ttl <= 30 * 86_400 for ttl in ttls.values()), ttls
@@ -271,7 +259,7 @@ def test_set_again_after_a_deletion(stage: Defined) -> None:
     assert changed == {ENTRY: number}
     kept = [key for key in stage.all_keys() if stage.raw.ttl(key) == -1]
     assert [key.partition("}:")[2] for key in kept] == [f"changes:{ENTRY}", f"def:{ENTRY}", "defs"]
-    (changes,) = read_changes(stage.store, [ENTRY])
+    (changes,) = defs.read_changes(stage.store, [ENTRY])
     assert [change.what for change in changes] == ["set", "delete", "pause", "set"]
 
 
@@ -306,13 +294,13 @@ def test_one_that_was_made_paused_owes_nothing(stage: Defined, resume: str, *, l
     if resume == "set":
         stage.set("two", paused=False)
     else:
-        set_paused(stage.store, ENTRY, "{}", paused=False, from_now=resume == "from now")
+        defs.set_paused(stage.store, ENTRY, "{}", paused=False, from_now=resume == "from now")
     resumed = stage.known.at
     account = stage.store.account(ENTRY)
     assert (account.cursor, account.since) == (resumed, resumed) if loaded else account is None
     assert stage.load_it().cursor == resumed
     for paused in (True, False):
-        set_paused(stage.store, ENTRY, "{}", paused=paused)
+        defs.set_paused(stage.store, ENTRY, "{}", paused=paused)
     assert stage.store.account(ENTRY).cursor == resumed
 
 
@@ -335,7 +323,7 @@ def test_what_was_paused_later_is_owed_unless_it_is_resumed_from_now(stage: Defi
         account = stage.store.account(ENTRY)
         assert account.counts["cancelled"] >= 19
         assert account.cursor > before - SECOND / 50
-        (known,) = read_definitions(stage.store, ["unloaded"])
+        (known,) = defs.read_definitions(stage.store, ["unloaded"])
         assert stage.raw.hget(stage.store.keys.of_entry("def", "unloaded"), "first") == format_instant(known.at)
 
 
@@ -390,7 +378,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     ):
         kept = stage.raw.hgetall(key)
         stage.raw.hset(key, mapping=values)
-        (found,) = read_definitions(stage.store, [ENTRY])
+        (found,) = defs.read_definitions(stage.store, [ENTRY])
         assert isinstance(found, error)
         if "mark" not in values:
             for send in (stage.set, stage.delete, lambda: stage.store.set_paused(ENTRY, paused=True)):
@@ -402,7 +390,7 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
     with pytest.raises(StoreDataError, match="holds a list, expected a hash"):
         stage.set("two")
     stage.raw.lpush(stage.store.keys.of_entry("changes", ENTRY), "what")
-    (changes,) = read_changes(stage.store, [ENTRY])
+    (changes,) = defs.read_changes(stage.store, [ENTRY])
     assert isinstance(changes, StoreDataError)
 
 

@@ -20,17 +20,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat import AsyncSchedules, Schedule, Schedules, background
-from celery_once_beat.errors import (
-    NewerVersionError,
-    NotLoadedError,
-    OnceError,
-    SettingError,
-    StoreDataError,
-    StoreUnavailableError,
-    UnknownScheduleError,
-    VersionConflictError,
-)
+from celery_once_beat import AsyncSchedules, Schedule, Schedules, background, errors
 from celery_once_beat.schedules import RRule, cron, every, excluding, union
 from celery_once_beat.store import BeatReport
 from celery_once_beat.windows import format_instant, parse_instant
@@ -61,10 +51,10 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert one.schedule.tz == BERLIN
     assert schedules.get("tenant-42/report") == one
     two = schedules.set("tenant-42/report", task="proj.report", schedule=60, if_version=one.version)
-    with pytest.raises(VersionConflictError, match="expected version 1, it has version 2") as conflict:
+    with pytest.raises(errors.VersionConflictError, match="expected version 1, it has version 2") as conflict:
         schedules.set("tenant-42/report", task="proj.report", schedule=30, if_version=one.version)
     assert conflict.value.current == two
-    with pytest.raises(VersionConflictError) as conflict:
+    with pytest.raises(errors.VersionConflictError) as conflict:
         schedules.set("another", task="proj.report", schedule=30, if_version=2)
     assert conflict.value.current is None
     known = schedules.pause("tenant-42/report", by="bob", note="too loud")
@@ -73,7 +63,7 @@ def test_a_schedule_is_set_changed_paused_and_deleted(schedules: Schedules) -> N
     assert schedules.pause("tenant-42/report", by="carl") == known, "it is paused already"
     resumed = schedules.resume("tenant-42/report")
     assert (resumed.paused, resumed.version) == (False, 4)
-    with pytest.raises(VersionConflictError):
+    with pytest.raises(errors.VersionConflictError):
         schedules.delete("tenant-42/report", if_version=3)
     assert schedules.delete("tenant-42/report", by="anna", if_version=4)
     assert schedules.get("tenant-42/report") is None
@@ -143,7 +133,7 @@ def test_changes_that_meet_are_both_made(schedules: Schedules, redis_url: str) -
     found = schedules.get("a")
     assert (found.version, found.as_json()["schedule"]["seconds"]) == (9, 30)
     assert found.args != ()
-    with pytest.raises(UnknownScheduleError):
+    with pytest.raises(errors.UnknownScheduleError):
         schedules.change("nobody", args=(1,))
 
 
@@ -176,7 +166,7 @@ def test_metadata_are_the_callers_own(schedules: Schedules, redis_server: RedisS
     with redis_server.client() as client:
         assert "tenant" not in client.hget(schedules._store.keys.of_entry("def", "t/a"), "text")
         client.hset(schedules._store.keys.of_entry("def", "t/b"), "metadata", "[]")
-    with pytest.raises(StoreDataError, match=r"'t/b', metadata: found \[\], expected an object"):
+    with pytest.raises(errors.StoreDataError, match=r"'t/b', metadata: found \[\], expected an object"):
         schedules.get("t/b")
     assert schedules.set("t/b", task="t", schedule=60, metadata={}).metadata == {}
     schedules.delete("t/a")
@@ -191,11 +181,11 @@ def test_many_are_set_and_deleted_at_once(schedules: Schedules) -> None:
     assert {(each.version, each.changed_by) for each in made} == {(1, "anna")}
     assert sorted(schedules.set_many(wanted), key=lambda each: each.name) == [*schedules.list()]
     for wrong in ({"name": "x"}, {**wanted[0], "if_version": 1}, {**wanted[0], "schedule": -1}, 5):
-        with pytest.raises(SettingError):
+        with pytest.raises(errors.SettingError):
             schedules.set_many([{"name": "new", "task": "t", "schedule": 60}, wrong])
     assert schedules.get("new") is None
     schedules.set("u", task="t", schedule=60)
-    with pytest.raises(SettingError, match="prefix"):
+    with pytest.raises(errors.SettingError, match="prefix"):
         schedules.delete_many("")
     assert schedules.delete_many("t/1", by="bob") == 311
     assert schedules.changes("t/1")[0].by == "bob"
@@ -210,11 +200,11 @@ def test_one_that_cant_be_read_is_named_alone(schedules: Schedules, redis_server
     with redis_server.client() as client:
         for name, text in (("b", '{"v":1}'), ("c", '{"v":2}')):
             client.hset(schedules._store.keys.of_entry("def", name), "text", text)
-    wrong: list[OnceError] = []
+    wrong: list[errors.OnceError] = []
     assert [each.name for each in schedules.list(wrong=wrong.append)] == ["a", "d"]
-    assert [type(error) for error in wrong] == [StoreDataError, NewerVersionError]
+    assert [type(error) for error in wrong] == [errors.StoreDataError, errors.NewerVersionError]
     assert "'b'" in str(wrong[0])
-    with pytest.raises(StoreDataError, match="'b'"):
+    with pytest.raises(errors.StoreDataError, match="'b'"):
         schedules.get("b")
     assert schedules.pause("b") is None
     assert schedules.resume("b") is None
@@ -232,7 +222,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
     def known() -> None: ...
 
     with closing(Schedules(app)) as schedules:
-        with pytest.raises(SettingError, match="beat_schedule"):
+        with pytest.raises(errors.SettingError, match="beat_schedule"):
             schedules.set("nightly", task="proj.known", schedule=60)
         one = schedules.set("a", task=known, schedule=crontab(hour=6), options={"expires": datetime(2031, 1, 1)})
         assert (one.task, one.schedule.tz) == ("proj.known", BERLIN)
@@ -266,10 +256,10 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
 def test_wrong_input_is_one_line_before_anything_is_written(schedules, redis_server, wrong: dict[str, Any]) -> None:
     """At the caller; the store has nothing of it."""
     given = {"name": "a", "task": "t", "schedule": 60, **wrong}
-    with pytest.raises(SettingError) as found:
+    with pytest.raises(errors.SettingError) as found:
         schedules.set(given.pop("name"), **given)
     assert "\n" not in str(found.value)
-    with pytest.raises(SettingError, match="if_version"):
+    with pytest.raises(errors.SettingError, match="if_version"):
         schedules.delete("a", if_version="1")  # type: ignore[arg-type]
     with redis_server.client() as client:
         assert not [*client.scan_iter("once:*def*")]
@@ -282,7 +272,7 @@ def test_a_limit_that_no_beat_has_is_refused(schedules: Schedules) -> None:
     report = BeatReport(0.0, 0.0, 0, 0, "0.1.0", limits={"reports": "3"})
     schedules._store.overdue("host:1:beat", datetime.now(timezone.utc), 0, report=report)
     for wrong in (lambda: schedules.set("b", **limited), lambda: schedules.set_many([{"name": "b", **limited}])):
-        with pytest.raises(SettingError, match=r"has 'reports' \(did you mean 'reports'\?\)"):
+        with pytest.raises(errors.SettingError, match=r"has 'reports' \(did you mean 'reports'\?\)"):
             wrong()
     assert schedules.set("b", **{**limited, "once": {"limit": "reports"}}).version == 1
 
@@ -293,12 +283,12 @@ def test_what_isnt_there_is_said(schedules: Schedules) -> None:
     assert [*schedules.changes("nobody")] == []
     assert schedules.history("nobody") == []
     for ask in (schedules.pause, schedules.resume, schedules.next, schedules.run, schedules.status):
-        with pytest.raises(UnknownScheduleError):
+        with pytest.raises(errors.UnknownScheduleError):
             ask("nobody")
-    assert issubclass(UnknownScheduleError, LookupError)
+    assert issubclass(errors.UnknownScheduleError, LookupError)
     schedules.set("young", task="t", schedule=60)
     assert schedules.status("young").attention == ("no beat has loaded it yet",)
-    assert not issubclass(NotLoadedError, UnknownScheduleError)
+    assert not issubclass(errors.NotLoadedError, errors.UnknownScheduleError)
     assert schedules.status_many(["nobody", "young"]).keys() == {"young"}
     assert schedules.history_many(["nobody", "young"]) == {"nobody": [], "young": []}
 
@@ -318,7 +308,7 @@ def test_wrong_questions_are_one_line(schedules: Schedules) -> None:
         lambda: schedules.delete("a", if_version="1"),  # type: ignore[arg-type]
     ]
     for ask in wrong:
-        with pytest.raises(SettingError) as found:
+        with pytest.raises(errors.SettingError) as found:
             ask()
         assert "\n" not in str(found.value)
 
@@ -350,7 +340,7 @@ def test_the_async_twin(redis_url: str) -> None:
         )
         assert {each.version for each in made} == {1}
         assert [each.name async for each in schedules.list("user-09")] == [f"user-09{number}" for number in range(10)]
-        with pytest.raises(VersionConflictError):
+        with pytest.raises(errors.VersionConflictError):
             await schedules.set("user-000", task="t", schedule=30, if_version=0)
         await schedules.pause("user-000", by="anna")
         known = await schedules.get("user-000")
@@ -392,10 +382,12 @@ def test_an_async_client_of_a_redis_that_hangs(start_redis: Callable[..., RedisS
         server.pause()
         calls = (schedules.set(f"late-{number}", task="t", schedule=60) for number in range(64))
         for error in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(error, StoreUnavailableError)
+            assert isinstance(error, errors.StoreUnavailableError)
         assert [each async for each in schedules.list()]
 
-    with pytest.raises(StoreUnavailableError, match=r"no answer within 1 s; what was asked may have been carried out"):
+    with pytest.raises(
+        errors.StoreUnavailableError, match=r"no answer within 1 s; what was asked may have been carried out"
+    ):
         asyncio.run(use())
     server.resume()
     wait_until(lambda: not [each for each in threading.enumerate() if each.name == "once-awaited"], "all is asked", 60)
@@ -528,7 +520,7 @@ def _never(minute: int) -> RRule:
 )
 def test_what_cannot_be_computed_alike_or_cheaply_is_refused(schedules, given: dict[str, Any], line: str) -> None:
     """Before anything is written."""
-    with pytest.raises(SettingError, match=line):
+    with pytest.raises(errors.SettingError, match=line):
         schedules.set("a", **{"task": "t", "schedule": crontab(hour=6), **given})
     assert schedules.get("a") is None
 
