@@ -30,6 +30,13 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, EntryAccount, Store
 from celery_once_beat.windows import format_instant, parse_instant, starts_after
 
+#: Settings by which nothing is overdue, and no copy is sent, because the machine is slow.
+SLOWLY = {
+    "once_beat_start_timeout": 600.0,
+    "once_beat_claim_lease": 20.0,
+    "once_beat_publish_timeout": 20.0,
+    "once_beat_lease": 60.0,
+}
 EVERY_SECOND = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
 
 
@@ -184,12 +191,14 @@ class System:
         begun = [event["start"] for event in self.ledger.read("start") if event["worker"].startswith(f"{worker.name}@")]
         return begun[-1]
 
-    def settle(self, beats: list[Proc], entry: str = "tick", timeout: float = 60) -> None:
-        """Stop claiming, and wait until every window has its outcome."""
+    def settle(self, beats: list[Proc], *entries: str, timeout: float = 60) -> None:
+        """Stop claiming these, "tick" without any, and wait until every window of theirs has its outcome."""
         for beat in beats[1:]:
             beat.stop()
-        self.store.set_paused(entry, paused=True)
-        wait_until(lambda: not self.account(entry).open, f"every window of {entry} has its outcome", timeout)
+        for entry in entries or ("tick",):
+            self.store.set_paused(entry, paused=True)
+        for entry in entries or ("tick",):
+            wait_until(lambda of=entry: not self.account(of).open, f"every window of {entry} has its outcome", timeout)
         for beat in beats[:1]:
             beat.stop()
 

@@ -12,9 +12,7 @@ from sqlalchemy.orm import Session
 from celery_once_beat import OnceTask
 
 engine = sa.create_engine(os.environ["DATABASE"], pool_size=1)
-notes = sa.Table(
-    "notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.String(64))
-)
+notes = sa.Table("notes", sa.MetaData(), sa.Column("id", sa.INT, primary_key=True), sa.Column("text", sa.String(64)))
 
 
 @app.task(bind=True, base=OnceTask, name="effects.invoice", acks_late=True)

@@ -189,9 +189,7 @@ ENDS = {
     "exits": End(exits, LONG, worker="lossy"),
     "child killed": End(dies, LONG, worker="lossy"),
     "child killed, rejected": End(dies, {**ENDED, "reject_on_worker_lost": True}, worker="copied"),
-    "child killed, retried": End(
-        dies, {**ENDED, "retry_on_worker_lost": True, "default_retry_delay": 0}, worker="copied"
-    ),
+    "child killed, retried": End(dies, {**ENDED, "retry_on_worker_lost": True, "default_retry_delay": 0}, {}, "copied"),
     "worker killed": End(sleeps, worker="killed"),
     "warm": End(waits, worker="warm"),
     "warm twice": End(waits, worker="twice"),

@@ -24,9 +24,7 @@ STRIKES = (*["kill", "freeze"] * 5, "kill worker")
 STRUCK, DOUBLED = 0.35, 0.3
 
 engine = sa.create_engine(os.environ["DATABASE"], pool_size=1)
-notes = sa.Table(
-    "notes", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("text", sa.String(64))
-)
+notes = sa.Table("notes", sa.MetaData(), sa.Column("id", sa.INT, primary_key=True), sa.Column("text", sa.String(64)))
 #: Once this file is there, nobody is struck any more.
 enough = Path(os.environ["ENOUGH"])
 #: Where the execution of this process is to be struck.

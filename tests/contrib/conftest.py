@@ -46,9 +46,7 @@ def new_shop(procs, ledger, redis_url, tmp_path, new_database) -> Iterator[Calla
     """``new_shop("sqlite" | "postgres" | "mariadb", timeout=20, more={}, **settings)``: an empty database."""
     made: list[Shop] = []
 
-    def make(
-        kind: str = "sqlite", timeout: int = 20, more: dict[str, object] | None = None, **settings: object
-    ) -> Shop:
+    def make(kind: str = "sqlite", timeout: int = 20, more: dict[str, Any] | None = None, **settings: object) -> Shop:
         shop = Shop(procs, ledger, redis_url, tmp_path)
         made.append(shop)
         shop.use({**new_database(kind, tmp_path, timeout), **(more or {})}, **settings)

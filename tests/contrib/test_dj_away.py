@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import Proc, wait_until
@@ -47,12 +48,25 @@ def check_no_gap(shop: Shop) -> None:
     assert starts == [starts[0] + n * SECOND for n in range(len(starts))]
 
 
-def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
-    """Each beat says so once, and once that it is back; no window is lost, and the next edit is seen."""
-    shop = new_shop("postgres")
+def ticking(new_shop: Callable[..., Shop], *kind: str, **options: Any) -> tuple[Shop, list[Proc]]:
+    """A project with a row that is due every second, and its beats."""
+    shop = new_shop(*kind, **options)
     shop.orm("row('tick', interval=every(1))")
     beats = shop.start()
     shop.wait_ran("tick", 2)
+    return shop, beats
+
+
+def see_a_new_row(shop: Shop) -> None:
+    """The next edit is seen, and no window was lost."""
+    shop.orm("row('new', interval=every(1))")
+    shop.wait_ran("new", 1)
+    check_no_gap(shop)
+
+
+def test_a_database_that_is_away(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
+    """Each beat says so once, and once that it is back; no window is lost, and the next edit is seen."""
+    shop, beats = ticking(new_shop, "postgres")
     server.stop()
     for beat in beats:
         beat.wait_log(AWAY, 60)
@@ -94,36 +108,26 @@ row('tick', interval=every(1))
 
 def test_a_database_that_hangs(new_shop: Callable[..., Shop], server: PostgresServer) -> None:
     """No query comes back: windows go on in time, and a beat ends when it is told to."""
-    shop = new_shop("postgres", more={"CONN_MAX_AGE": None})
-    shop.orm("row('tick', interval=every(1))")
-    beats = shop.start()
-    shop.wait_ran("tick", 2)
+    shop, beats = ticking(new_shop, "postgres", more={"CONN_MAX_AGE": None})
     server.pause()
     before = len(shop.ran("tick"))
     shop.wait_ran("tick", before + 4)
     assert beats[0].stop() == 0
     shop.wait_ran("tick", before + 6)
     server.resume()
-    shop.orm("row('new', interval=every(1))")
-    shop.wait_ran("new", 1)
-    check_no_gap(shop)
+    see_a_new_row(shop)
 
 
 def test_a_locked_file(new_shop: Callable[..., Shop]) -> None:
     """SQLite under a long exclusive transaction is away for everybody else."""
-    shop = new_shop(timeout=5)  # longer than a busy machine holds up who writes
-    shop.orm("row('tick', interval=every(1))")
-    beats = shop.start()
-    shop.wait_ran("tick", 2)
+    shop, beats = ticking(new_shop, timeout=5)  # longer than a busy machine holds up who writes
     shop.orm("connection.cursor().execute('BEGIN EXCLUSIVE')")
     for beat in beats:
         beat.wait_log(AWAY, 60)
     shop.wait_ran("tick", len(shop.ran("tick")) + 2)
     shop.orm("connection.cursor().execute('COMMIT')")
     check_said_once(beats, "database is locked")
-    shop.orm("row('new', interval=every(1))")
-    shop.wait_ran("new", 1)
-    check_no_gap(shop)
+    see_a_new_row(shop)
 
 
 def test_a_start_without_a_database(new_shop: Callable[..., Shop], sqlite_template: Path) -> None:

@@ -325,9 +325,7 @@ def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
     beats = shop.start()
     wait_until(lambda: (account := shop.store.account("tick")) and account.paused, "it is paused", 60)
     told = wait_until(lambda: len(found := shop.ledger.read("told")) >= 2 and found, "its ends are told", 60)
-    assert {(each["entry"], each["outcome"], each["error"]) for each in told} == {
-        ("tick", "failed", "ValueError: no rows")
-    }
+    assert {(one["entry"], one["outcome"], one["error"]) for one in told} == {("tick", "failed", "ValueError: no rows")}
     assert shop.account("tick").paused_for.startswith("2 windows in a row failed: ")
     assert shop.orm.row("tick")[0], "it is enabled"
     wrong = r"once\['pause_after_failures'\]: found 0, expected a whole number, at least 1, or None"

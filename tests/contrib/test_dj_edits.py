@@ -18,7 +18,7 @@ from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.schedules import check_words
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Ending, Finished, Store
+from celery_once_beat.store import Ending, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 HOUR = timedelta(hours=1)
@@ -61,12 +61,13 @@ def new_beat(rows: Any, app: Celery, monkeypatch: pytest.MonkeyPatch) -> Callabl
     monkeypatch.setattr("celery_once_beat.contrib.django.source.SILENT", 3600.0)
 
     class Beat(OnceDatabaseScheduler):
-        def look(self) -> None:
+        def look(self, times: int = 1) -> None:
             """Read what changed, and see to it."""
-            self._database._round()
-            assert not self._database.trouble
-            self._refresh()
-            self._sweep()
+            for _ in range(times):
+                self._database._round()
+                assert not self._database.trouble
+                self._refresh()
+                self._sweep()
 
         def looked(self, seconds: float, read: float | None = None) -> None:
             """Its last look was so long ago, and it had read the rows then, or ``read`` seconds ago."""
@@ -99,11 +100,21 @@ def make(rows: Any, window: datetime, name: str = "row", **fields: Any) -> Any:
     return rows.objects.create(name=name, task="work", interval=hourly, headers=json.dumps({"once": once}), **fields)
 
 
-def save(rows: Any, **fields: Any) -> None:
+def look(*beats: Any) -> None:
+    """One after the other."""
+    for beat in beats:
+        beat.look()
+
+
+def edited(rows: Any, **fields: Any) -> Any:
     row = rows.objects.get()
     for field, value in fields.items():
         setattr(row, field, value)
-    row.save()
+    return row
+
+
+def save(rows: Any, **fields: Any) -> None:
+    edited(rows, **fields).save()
 
 
 def update(rows: Any, **fields: Any) -> None:
@@ -119,10 +130,7 @@ def update_alone(rows: Any, **fields: Any) -> None:
 
 
 def bulk_update(rows: Any, **fields: Any) -> None:
-    row = rows.objects.get()
-    for field, value in fields.items():
-        setattr(row, field, value)
-    rows.objects.bulk_update([row], [*fields])
+    rows.objects.bulk_update([edited(rows, **fields)], [*fields])
 
 
 def raw(rows: Any, **fields: Any) -> None:
@@ -138,7 +146,6 @@ WAYS = {way.__name__: way for way in (save, update, update_alone, bulk_update, r
 
 def execute(store: Store, start: datetime, entry: str = "row") -> None:
     begun = store.begin(WindowKey(entry, start), "worker", 30.0)
-    assert isinstance(begun, Begun)
     assert store.finish(Ending(WindowKey(entry, start), "worker", begun.fence, "done")) == Finished()
 
 
@@ -164,8 +171,7 @@ def test_nothing_from_before_it_was_there_runs(rows: Any, new_beat: Any, store: 
         WAYS[way](rows, enabled=True)
     else:
         WAYS[way](rows, name="row")
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert store.account("row").cursor > window
     assert beat.row().next == window + HOUR
 
@@ -227,8 +233,7 @@ def late(rows: Any, beats: Sequence[Any], *names: str, **fields: Any) -> datetim
     for name in names or ("row",):
         make(rows, window, name, **fields)
     update(rows, date_changed=ago(1800))
-    for beat in beats:
-        beat.look()
+    look(*beats)
     return window
 
 
@@ -263,8 +268,7 @@ def test_a_window_runs_by_the_new_name(rows: Any, new_beat: Any, store: Store) -
     beat.looked(1200)
     save(rows, name="new")
     update(rows, date_changed=ago(900))
-    beat.look()
-    beat.look()
+    beat.look(2)
     beat.claim()
     assert [*store.account("new").open] == [window]
     assert not store.account("old").open
@@ -285,8 +289,7 @@ def test_a_one_off_has_one_window_by_whatever_name(rows: Any, new_beat: Any, sto
         beat.look()
     beat.claim()
     save(rows, name="new")
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert not rows.objects.get().enabled
     assert store.account("new") is None
     execute(store, window, "old")
@@ -320,8 +323,7 @@ def test_a_one_off_that_is_enabled_again_while_no_beat_runs(rows, new_beat, stor
     assert not rows.objects.get().enabled
     WAYS[way](rows, enabled=True)
     first, second = new_beat(), new_beat()
-    for other in (first, second, first, second):
-        other.look()
+    look(first, second, first, second)
     account = store.account("row")
     assert account.cursor == account.since > window
     for other in (first, second, first):
@@ -336,8 +338,7 @@ def test_a_one_off_that_is_enabled_at_once(rows: Any, store: Store, had_its_wind
     beat, window = had_its_window
     beat._database._round()
     save(rows, enabled=True)
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert store.account("row").since > window
     assert beat.row().next == window + HOUR
     assert rows.objects.get().enabled
@@ -351,8 +352,7 @@ def test_a_one_off_that_is_made_anew_while_it_is_executed(rows: Any, new_beat: A
     first.claim()
     rows.objects.all().delete()
     make(rows, window, one_off=True)
-    for beat in (first, second):
-        beat.look()
+    look(first, second)
     execute(store, window)
     since = store.account("row").since
     for beat in (first, second, first, second):
@@ -370,8 +370,7 @@ def test_a_one_off_that_no_beat_has_disabled_yet(rows, new_beat, store, had_its_
     if edit == "saved":
         save(rows, description="edited")
     beat = new_beat()
-    for _ in range(3):
-        beat.look()
+    beat.look(3)
     assert not rows.objects.get().enabled
     assert store.account("row").cursor == window
     said = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "row_disabled"]
@@ -387,8 +386,7 @@ def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store
     beat._database._round()
     row = rows.objects.get()
     assert (row.enabled, row.date_changed) == (True, before)
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert not rows.objects.get().enabled
 
 
@@ -415,8 +413,7 @@ def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat
     save(rows, name="new")
     with redis.Redis.from_url(store.settings.redis_url) as client:
         client.set(store.entry_key("old"), "not ours", ex=600)
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert store.account("new") is not None
 
 
@@ -588,6 +585,12 @@ def rename(rows: Any, way: str = "save", **names: str) -> None:
         PeriodicTasks.update_changed()
 
 
+def pause(store: Store, **by: str) -> None:
+    """Pause these entries, each by somebody."""
+    for name, who in by.items():
+        assert store.set_paused(name, check_words(who, ""), paused=True)
+
+
 def pause_of(store: Store, name: str) -> str:
     account = store.account(name)
     return account.paused_by if account.paused else ""
@@ -602,15 +605,12 @@ def test_rows_that_change_names_with_each_other(rows, new_beat, beat_that_left, 
     for name in names:
         make(rows, ago(600), name)
     beats = [new_beat(), new_beat()] if lives else []
-    for beat in beats:
-        beat.look()
+    look(*beats)
     beats or beat_that_left()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
-    assert store.set_paused("b", check_words("bert", ""), paused=True)
+    pause(store, a="anna", b="bert")
     rename(rows, way, **names)
     beats = beats or [new_beat(), new_beat()]
-    for beat in [*beats, *beats, *beats]:
-        beat.look()
+    look(*beats * 3)
     expected = {names[old]: who for old, who in zip(names, ("anna", "bert", ""), strict=False)}
     assert {name: pause_of(store, name) for name in names} == expected
 
@@ -643,8 +643,7 @@ def test_a_new_row_by_the_name_of_one_that_was_renamed(rows: Any, new_beat: Any,
     rename(rows, a="b")
     make(rows, window, "a")
     update(rows, date_changed=ago(900))  # before their windows
-    for _ in range(3):
-        quick.look()
+    quick.look(3)
     assert store.account("b") is None
     slow.claim()
     assert [*store.account("a").open] == [window]
@@ -663,8 +662,7 @@ def test_a_beat_that_dies_while_rows_swap_names(rows, beat_that_left, new_beat, 
     for name in "ab":
         make(rows, ago(600), name)
     beat_that_left()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
-    assert store.set_paused("b", check_words("bert", ""), paused=True)
+    pause(store, a="anna", b="bert")
     rename(rows, a="b", b="a")
     beat = new_beat()
     load_many = beat.store.load_many
@@ -689,17 +687,14 @@ def test_a_row_that_gets_the_name_of_one_that_was_deleted(rows, new_beat, beat_t
     make(rows, ago(600), "b")
     beat = new_beat() if lives else None
     (beat.look if beat else beat_that_left)()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
-    assert store.set_paused("b", check_words("bert", ""), paused=True)
+    pause(store, a="anna", b="bert")
     gone.delete()
     rename(rows, b="a")
     beat = beat or new_beat()
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert pause_of(store, "a") == "bert"
     assert make(rows, ago(600), "b")
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert pause_of(store, "b") == ""
 
 
@@ -708,15 +703,13 @@ def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: St
     """Before every beat has seen its second name, or before some have seen even that."""
     make(rows, ago(600), "a")
     beats = [new_beat(), new_beat()]
-    for beat in beats:
-        beat.look()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    look(*beats)
+    pause(store, a="anna")
     rename(rows, a="c")
     for beat in {"the first": beats[1:], "the second": beats[:1], "both": []}[late]:
         beat.look()
     rename(rows, c="d")
-    for beat in beats * 3:
-        beat.look()
+    look(*beats * 3)
     assert pause_of(store, "d") == "anna"
     assert store.account("c") is None
 
@@ -730,7 +723,7 @@ def test_a_row_that_is_renamed_while_it_is_in_no_schedule(rows, new_beat, beat_t
     beat = new_beat() if lives else None
     look = beat.look if beat else beat_that_left
     look()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    pause(store, a="anna")
     for edit in (broken, {"name": "b"}, {"kwargs": "{}", "enabled": True}):
         save(rows, **edit)
         look()
@@ -744,17 +737,15 @@ def test_a_row_whose_name_another_has_meanwhile(rows: Any, new_beat: Any, store:
     make(rows, ago(600), "b")
     beat = new_beat()
     beat.look()
-    assert store.set_paused("a", check_words("anna", ""), paused=True)
+    pause(store, a="anna")
     rows.objects.filter(name="a").update(enabled=False, name="off")
     rename(rows, b="a")
-    for _ in range(2):
-        beat.look()
+    beat.look(2)
     assert pause_of(store, "a") == ""
     row = rows.objects.get(name="off")
     row.enabled = True
     row.save()
-    for _ in range(2):
-        beat.look()
+    beat.look(2)
     assert pause_of(store, "off") == "anna"
 
 
@@ -770,8 +761,7 @@ def test_a_pause_ends_with_its_row(rows, new_beat, beat_that_left, store, redis_
     made.delete()
     again = make(rows, ago(600))
     beat = beat or new_beat()
-    beat.look()
-    beat.look()
+    beat.look(2)
     assert not store.account("row").paused
     assert store.account("row").cursor == again.date_changed
     assert store.set_paused("row", paused=True)

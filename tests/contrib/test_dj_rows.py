@@ -360,14 +360,10 @@ def test_all_enabled_rows_are_read(make: Any, rows: Any, read: Any, monkeypatch:
 @pytest.mark.parametrize(
     "bounds",
     [
-        {},
-        {"start_time": -DAY},
-        {"start_time": DAY},
-        {"expires": DAY},
-        {"expires": -DAY},
+        {}, {"start_time": -DAY}, {"start_time": DAY}, {"expires": DAY}, {"expires": -DAY},
         {"start_time": -DAY, "one_off": True},
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("when", [{"interval": 30}, {"cron": "0 2 * * *"}], ids=["interval", "cron"])
 def test_is_due_as_the_base_has_it(make: Any, when: dict[str, Any], bounds: dict[str, Any]) -> None:
     """For code that asks entries itself, other than a beat: nothing is written for that."""

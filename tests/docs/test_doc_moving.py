@@ -257,14 +257,9 @@ class Move:
     def _import(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "celery", "-A", "proj", "once", "schedules", "import", "redbeat", *words]
         return subprocess.run(
-            command,
-            env={**os.environ, **self.env},
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            command, env={**os.environ, **self.env}, cwd=self.folder, capture_output=True, text=True, timeout=60,
             check=False,
-        )
+        )  # fmt: skip
 
     def audit(self) -> None:
         """Each account balances, over what was set once and again."""
@@ -299,15 +294,11 @@ class Move:
 
     def wait_for_ours(self, number: int) -> None:
         before = {name: len(self.windows(name)) for name in EVERY}
-        wait_until(
-            lambda: all(len(self.windows(name)) >= before[name] + number for name in EVERY), "ours has run windows", 90
-        )
+        wait_until(lambda: all(len(self.windows(n)) >= before[n] + number for n in EVERY), "ours has run windows", 90)
 
     def wait_for_redbeat(self, number: int) -> None:
         before = {name: len(self.sent_by_redbeat(name)) for name in EVERY}
-        wait_until(
-            lambda: all(len(self.sent_by_redbeat(name)) >= before[name] + number for name in EVERY), "RedBeat sends", 90
-        )
+        wait_until(lambda: all(len(self.sent_by_redbeat(n)) >= before[n] + number for n in EVERY), "RedBeat sends", 90)
 
 
 def entry_of(key: str, app: Celery) -> Any:
@@ -352,9 +343,7 @@ def test_beats_of_both_kinds_in_turn(procs: Processes, redis_url: str, tmp_path:
             for name, every in EVERY.items():
                 starts = move.windows(name)[begun[name] :]
                 expected = [last_of_redbeat[-1][name] + every * number for number in range(1, len(starts) + 1)]
-                assert starts == pytest.approx(expected, abs=1e-5), (
-                    "each once, from RedBeat's last run on, none left out"
-                )
+                assert starts == pytest.approx(expected, abs=1e-5), "each once, from RedBeat's last run on, no gap"
             move.audit()
             if turn == 1:
                 before = {name: len(move.sent_by_redbeat(name)) for name in EVERY}

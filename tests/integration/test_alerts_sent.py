@@ -39,9 +39,7 @@ class Beat:
         for name in ("proj.task", TASK):
             app.task(work, name=name, shared=False)
         self.entries = Entries("beat-1", stage.store.settings, app.tasks)
-        entry = ScheduleEntry(
-            name="nightly", task="proj.task", schedule=EVERY_MINUTE, options={"once": once or ONCE}, app=app
-        )
+        entry = ScheduleEntry("nightly", "proj.task", schedule=EVERY_MINUTE, options={"once": once or ONCE}, app=app)
         self.entries.refresh({"nightly": entry}, nth(0))
         self.sent: list[dict[str, Any]] = []
         self.answers: list[tuple[Published, str]] = []

@@ -56,6 +56,10 @@ def plainly(function: Any) -> Any:
     return call
 
 
+CALLS = {"call": lambda task: task(), "apply": lambda task: task.apply(throw=True).get()}
+CALLED = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
 class Own(OnceTask):
     abstract = True
 
@@ -114,9 +118,7 @@ def test_a_base_that_awaits_is_left_alone(app: Celery) -> None:
     assert asyncio.run(plain()) == 7
 
 
-@pytest.mark.parametrize(
-    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
-)
+@CALLED
 def test_the_window_is_carried(app: Celery, call: Any) -> None:
     """Into coroutines and threads that run for the body; not into a thread of one's own, nor after it."""
     seen: list[Any] = []
@@ -141,9 +143,7 @@ def test_the_window_is_carried(app: Celery, call: Any) -> None:
     assert asyncio.run(asyncio.to_thread(current_window)) is None
 
 
-@pytest.mark.parametrize(
-    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
-)
+@CALLED
 @pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
 def test_a_plain_thread_knows_no_window(app: Celery, call: Any, within: bool) -> None:
     """Nor does another task's body: there self.window raises and says what to write, rather than make one up."""
@@ -250,9 +250,7 @@ def test_windows_in_a_pool_that_awaits(system: System) -> None:
     assert all(event["held"] and event["same"] for event in system.ledger.read("ran"))
 
 
-@pytest.mark.parametrize(
-    "call", [lambda task: task(), lambda task: task.apply(throw=True).get()], ids=["call", "apply"]
-)
+@CALLED
 @pytest.mark.parametrize("within", [True, False], ids=["window", "none"])
 def test_a_forked_process_knows_no_window(app: Celery, call: Any, within: bool) -> None:
     """A process of a pool outlives the body that forked it, and would take its window for that of each later one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +13,7 @@ from servers import RedisServer
 from system import System, once_soon, rare
 
 from celery_once_beat.status.judgements import LEAST_HUNG, STUCK_AFTER
+from celery_once_beat.store.keys import shard_of
 
 pytestmark = pytest.mark.long
 
@@ -97,3 +100,67 @@ def test_workers_are_known(system: System) -> None:
     workers[0].stop()
     (left,) = wait_until(lambda: len(found := system.status()["workers"]) == 1 and found, "one has left", 60)
     assert left["worker"].partition("@")[0] == workers[1].name
+
+
+def test_an_entry_that_cant_be_loaded_stops_no_other(start_redis: Callable[..., RedisServer], system: System) -> None:
+    """A beat that starts while Redis is full claims what Redis knows; status and doctor say before that it fills up."""
+    system.use_store(start_redis(args=("--maxmemory-policy", "noeviction")))
+    system.entries = {"tick": {"task": WORK, "every": 1.0}}
+    beat = system.beat().wait_ready()
+    wait_until(lambda: system.store.account("tick"), "it is loaded", 60)
+    with system.client() as client:
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", int(used * 1.1))
+        assert re.search(r"^memory: Redis has used \d+% of its maxmemory", system.once("status"), re.MULTILINE)
+        assert "warn  memory: Redis has used " in system.once("doctor", exit_code=1)
+        client.config_set("maxmemory", used // 2)
+        beat.stop()
+        system.entries["new"] = {"task": WORK, "every": 1.0}
+        system.beat("second").wait_ready()
+        before = system.account("tick").cursor
+        wait_until(lambda: (system.account("tick").cursor - before).total_seconds() > 20, "it claims", 40)
+        assert system.store.account("new") is None
+        client.config_set("maxmemory", 0)
+    wait_until(lambda: system.store.account("new"), "it is loaded when there is room", 60)
+
+
+def test_foreign_numbers(system: System) -> None:
+    """Scores that are no times, counters of 40 digits, a foreign order: readers name each, and show all else."""
+    system.entries = {name: {"task": WORK, "every": 1.0} for name in ("good", "scored", "counted")}
+    worker = system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    for name in system.entries:
+        system.wait_done(1, name)
+    beat.stop()
+    worker.stop()
+    member = "scored@2026-01-01T00:00:00.000000Z"
+    with system.client() as client:
+        client.zadd(f"once:{{{shard_of('scored')}}}:open", {member: "-inf"})
+        client.zadd("once:{7}:open", {"gone@2026-01-01T00:00:00.000000Z": "-inf"})
+        client.zadd("once:workers", {"w b q": "inf"})
+        client.hset(f"once:{{{shard_of('counted')}}}:entry:counted", "c:done", "9" * 40)
+        client.zadd("once:orders", {"foreign": "inf"})
+        for key in ("once:{7}:open", "once:workers", "once:orders"):
+            client.expire(key, 600)
+    system.once("pause", "good", "--note", "why")
+    text = system.once("status", "--json", exit_code=1)
+    assert text.startswith("{"), text
+    found = json.loads(text)
+    entries = {entry["entry"]: entry for entry in found["entries"]}
+    assert "-inf" in " ".join(entries["scored"]["attention"])
+    assert "9999" in " ".join(entries["counted"]["attention"])
+    assert entries["good"]["outcomes"]["done"] >= 1
+    assert "found" not in " ".join(entries["good"]["attention"])
+    assert [text for text in found["unreadable"] if "'w b q'" in text and "inf" in text]
+    assert [text for text in found["unreadable"] if "gone@2026" in text]
+    shown = system.once("status", exit_code=1)
+    assert shown.count("Unreadable: ") == 2
+    doctor = system.once("doctor", exit_code=1)
+    assert "keys: unreadable: " in doctor
+    assert "scored" in doctor
+    assert 'celery_once_beat_windows_total{entry="good",outcome="done"}' in system.once("metrics")
+    orders = [order["what"] for order in json.loads(system.once("orders", "--json"))]
+    assert orders == ["unreadable", "pause"]
+    wait_until(lambda: system.store.beats() == (), "the beat has left", 30)
+    with system.client() as client:
+        client.zrem(f"once:{{{shard_of('scored')}}}:open", member)

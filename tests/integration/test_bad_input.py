@@ -66,9 +66,7 @@ def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: py
         return [thread for thread in enumerate_threads() if thread.name == "once-others"]
 
     for _ in range(2):
-        service = Service(
-            Celery("stock", broker=redis_url, set_as_current=False), scheduler_cls=Scheduler, max_interval=0.1
-        )
+        service = Service(Celery(broker=redis_url, set_as_current=False), scheduler_cls=Scheduler, max_interval=0.1)
         beat = Thread(target=service.start)
         beat.start()
         wait_until(lambda: len(looks()) == 1, "it looks for others", 30)

@@ -125,7 +125,6 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     one.claiming.unload_entries(one.rows.refresh({"b": one.schedule["b"]}))
     one.claiming.load(["beat-1", "beat-2"])
     account = one.store.account("a")
-    assert account is not None
     assert account.fingerprint != "-", "the other has it"
     two.claiming.unload_entries(two.rows.refresh({"b": two.schedule["b"]}))
     two.claiming.load(["beat-1", "beat-2"])
@@ -133,8 +132,6 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     third = new_beat(redis_url, "beat-3")
     third.load(third.entry("a"), third.entry("b"))
     a, b = third.store.account("a"), third.store.account("b")
-    assert a is not None
-    assert b is not None
     assert a.cursor == a.since > before
     assert b.cursor == T0
 
@@ -149,9 +146,7 @@ def test_what_is_passed_over_is_said_once(beat: Beat, caplog: pytest.LogCaptureF
     assert (window.entry, window.start, count) == ("a", T0 + 9 * MINUTE, 9)
     (record,) = caplog.records
     assert (record.action, record.entry, record.count) == ("window_missed", "a", 9)  # type: ignore[attr-defined]
-    account = beat.store.account("a")
-    assert account is not None
-    assert account.counts == {"missed": 9}
+    assert beat.store.account("a").counts == {"missed": 9}
     assert [starts(beat.claim(minutes)) for minutes in (10, 11, 12)] == [[], [("a", 11)], [("a", 12)]]
     assert len(caplog.records) == 1
 
@@ -170,9 +165,7 @@ def test_a_store_that_goes_away_at_a_claim(new_beat, start_redis) -> None:
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("since", ["nothing", "the next window", "all data lost"])
-def test_an_unanswered_claim_that_was_carried_out(
-    new_beat, redis_server, redis_url, raw, tracked: bool, since: str
-) -> None:
+def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_url, raw, tracked, since) -> None:
     """It is this beat's, also where it has to load all anew: nobody else would publish an untracked window.
 
     After a long outage the store has forgotten the beat, and other beats may have gone on.
@@ -340,7 +333,6 @@ def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[
     new.load(new.entry("a", 30.0), new.entry("b"))
     assert starts(old.claim(1)) == [("b", 1)]
     row = old.rows.get("a")
-    assert row is not None
     assert old.rows.unloaded() == [row], "a refused claim doesn't rest: its load says by whom"
     for _ in range(2):
         old.claiming.load(["beat-1", "beat-2"])
@@ -398,7 +390,6 @@ def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
     beat.claiming.unload_entries(beat.rows.refresh({}))
     beat.load(beat.entry("a"))
     account = beat.store.account("a")
-    assert account is not None
     assert account.cursor == T0
     assert account.fingerprint not in (None, "-")
 

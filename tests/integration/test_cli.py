@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from kombu import Connection
 from processes import environ, wait_until
 from servers import RedisServer, free_port
-from system import System, once_soon
+from system import SLOWLY, System, once_soon
 
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.settings import name_broker
@@ -57,15 +57,6 @@ def once(system: System) -> Once:
         return Said(done.returncode, done.stdout)
 
     return run
-
-
-#: Nothing is overdue, and no copy is sent, because the machine is slow.
-SLOWLY = {
-    "once_beat_start_timeout": 600.0,
-    "once_beat_claim_lease": 20.0,
-    "once_beat_publish_timeout": 20.0,
-    "once_beat_lease": 60.0,
-}
 
 
 def command(*arguments: str) -> list[str]:
@@ -415,9 +406,7 @@ def test_audit_finds_what_doesnt_balance(system: System, once: Once) -> None:
     even = once("audit")
     assert even.exit_code == 0
     assert even.log.endswith("Every account balances.\n")
-    for entry in system.entries:
-        system.store.set_paused(entry, paused=True)
-        wait_until(lambda entry=entry: not system.account(entry).open, "all is done", 60)
+    system.settle([], *system.entries)
     with system.client() as client:
         client.hincrby(system.store.entry_key("two"), "c:done", -1)
     uneven = once("audit")

@@ -386,9 +386,7 @@ def test_limits_need_some_more(any_server: RedisServer) -> None:
             acquire_slot(stage.store, "reports", 1, other, "B", 30.0)
             stage.store.trip.one(slot_renewal(stage.store, "reports", one, "A", 30.0))
             release_slot(stage.store, "reports", one, "A", forget=True)
-        stage.store.overdue(
-            "beat-1", datetime.now(timezone.utc), 10, requests=ask_free_slots(stage.store, {"reports": 1})
-        )
+        stage.store.overdue("b", datetime.now(timezone.utc), 10, requests=ask_free_slots(stage.store, {"reports": 1}))
         make_due(stage.store, "reports", [other])
 
     more = rights("acl-limits")

@@ -224,7 +224,6 @@ def test_a_deleted_ones_open_windows_go_on(stage: Defined) -> None:
     (taken,) = stage.store.take_many("beat-2", [(window, stage.known.fingerprint)])
     assert isinstance(taken, r.Taken)
     begun = stage.store.begin(window, "A", LEASE)
-    assert isinstance(begun, r.Begun)
     assert stage.store.finish(r.Ending(window, "A", begun.fence, "done")) == r.Finished()
 
 
@@ -332,7 +331,6 @@ def test_a_static_entry_goes_before_it(stage: Defined) -> None:
     stage.set()
     stage.load_it("beat-1")
     static = stage.load("beat-2", mark=MARK, known=None, alive=("beat-1",))
-    assert isinstance(static, r.Loaded)
     reply = stage.load_it("beat-1", alive=("beat-2",), loaded_at=1)
     assert isinstance(reply, r.Superseded)
     assert reply.beat == "beat-2"
@@ -347,7 +345,6 @@ def test_a_static_entry_goes_before_it(stage: Defined) -> None:
     assert again.news == "changed"
     assert again.cursor >= static.cursor + SECOND
     static = stage.load("beat-3", mark=MARK, known=None, alive=("beat-1",))
-    assert isinstance(static, r.Loaded)
     assert static.news == "changed"
 
 

@@ -116,9 +116,7 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     assert rows["copies sent"] == rows["copies refused"] == 2
 
     assert len(re.findall(r"KILLED beat-1 \(SIGKILL\)", text)) == 1
-    [(victim, window)] = re.findall(
-        r"KILLED (worker-\d) \(SIGKILL\) in the middle of (report \S+)$", text, re.MULTILINE
-    )
+    [(victim, window)] = re.findall(r"KILLED (worker-\d) \(SIGKILL\) in the middle of (report \S+)", text)
     [survivor] = {"worker-1", "worker-2"} - {victim}
     assert f"{survivor}  takes over {window}, execution 2" in text
     assert f"{survivor}  finished {window}, execution 2" in text
@@ -127,9 +125,7 @@ def test_every_window_is_executed_although_a_beat_and_a_worker_are_killed(procs:
     claimed = dict(re.findall(r"finished (\S+ \S+), (?:execution 2, )?claimed by (beat-\d)$", text, re.MULTILINE))
     assert len(claimed) >= rows["windows"] - 3, "all but what a beat had just claimed when it was killed"
     assert "beat-2" in claimed.values()
-    copied = re.findall(
-        r"a copy of (report \S+) is sent (while it is running|after it has finished)$", text, re.MULTILINE
-    )
+    copied = re.findall(r"a copy of (report \S+) is sent (while it is running|after it has finished)", text)
     refused = re.findall(r"worker-\d  refused a copy of (report \S+): (busy|closed), ", text)
     assert [moment for _, moment in copied] == ["while it is running", "after it has finished"]
     assert [window for window, _ in copied] == [window for window, _ in refused]
@@ -184,11 +180,8 @@ VERDICTS: dict[str, tuple[list[Event], list[WindowKey], list[Kill], dict[str, ob
     **{
         f"begun again, killed {who}": (TAKEN_OVER, [WINDOW], kills, {"unexplained": (WINDOW,), "extra_starts": 0}, 1)
         for who, kills in {
-            "none": [],
-            "another": [Kill("worker-2", T0 + 1)],
-            "later": [Kill("worker-1", T0 + 6)],
-            "before it began": [Kill("worker-1", T0 - 1)],
-            "a beat": [Kill("beat-1", T0 + 1)],
+            "none": [], "another": [Kill("worker-2", T0 + 1)], "later": [Kill("worker-1", T0 + 6)],
+            "before it began": [Kill("worker-1", T0 - 1)], "a beat": [Kill("beat-1", T0 + 1)],
         }.items()
     },
     "begun again after its finish": (

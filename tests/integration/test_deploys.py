@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from processes import wait_until
-from system import System, rare
+from system import SLOWLY, System, rare
 
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import format_instant, parse_instant
@@ -56,10 +56,7 @@ def test_a_long_outage_of_all_beats(system: System) -> None:
     beat = system.beat("second")
     for entry in options:
         system.wait_done(3, entry)
-    for entry in options:
-        system.store.set_paused(entry, paused=True)
-        wait_until(lambda entry=entry: not system.account(entry).open, "no window is open", 60)
-    beat.stop()
+    system.settle([beat], *options)
     missed = {entry: system.outcomes(entry).get("missed", 0) for entry in options}
     assert missed["all"] == 0
     # Of each outage one window, and only those of it that were late are missed where none of the late ones runs; a beat
@@ -128,10 +125,7 @@ def test_sigterm_in_the_middle_of_a_burst(system: System) -> None:
     work = {f"work{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(80)}
     system.entries = {**plain, **work}
     # All that is claimed is published at once, however slow the machine: none is left to recovery, nor sent again.
-    system.settings = {
-        "once_beat_start_timeout": 600.0, "once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0,
-        "broker_connection_timeout": 20.0,
-    }  # fmt: skip
+    system.settings = {**SLOWLY, "broker_connection_timeout": 20.0}
     for number in range(4):
         beat = system.beat(f"beat{number}")
         sent = wait_until(lambda beat=beat: beat.log.count("Sending due task") >= 100 and beat.log, "a burst", 60)

@@ -8,7 +8,7 @@ from celery.result import AsyncResult
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
-from system import System, rare
+from system import SLOWLY, System, rare
 
 from celery_once_beat.windows import format_instant, task_id
 
@@ -95,9 +95,7 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
     window = next(iter(system.account().open))
     control.revoke(task_id("once:", "tick", window), terminate=terminate, signal="SIGKILL")
     wait_until(lambda: system.outcomes() == {"revoked": 1}, "it is revoked", 60)
-    wait_until(
-        lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["revoked"], "a receiver hears it", 60
-    )
+    wait_until(lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["revoked"], "it is heard", 60)
     assert start == format_instant(window)
     assert len(system.ledger.read("start")) == int(terminate)
 
@@ -105,11 +103,7 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
 @pytest.mark.long
 def test_an_expired_message(system: System) -> None:
     """A message that expires before a worker took it closes its window as expired; it isn't published again."""
-    system.settings = {
-        "once_beat_start_timeout": 60.0,
-        "once_beat_claim_lease": 20.0,
-        "once_beat_publish_timeout": 20.0,
-    }
+    system.settings = SLOWLY
     one_window(system, "work", worker=False, options={"expires": 0.5})
     published = wait_until(system.waiting, "the message waits", 60)
     assert published == 1
@@ -117,9 +111,7 @@ def test_an_expired_message(system: System) -> None:
     wait_until(lambda: _now() > window.timestamp() + 1, "it expires", 60)
     system.worker().wait_ready()
     wait_until(lambda: system.outcomes() == {"expired": 1}, "it is expired", 60)
-    wait_until(
-        lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "a receiver hears it", 60
-    )
+    wait_until(lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "it is heard", 60)
     assert not system.ledger.read("start")
 
 
@@ -159,11 +151,7 @@ def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: S
 @pytest.mark.long
 def test_grace(system: System) -> None:
     """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
-    system.settings = {
-        "once_beat_start_timeout": 60.0,
-        "once_beat_claim_lease": 20.0,
-        "once_beat_publish_timeout": 20.0,
-    }
+    system.settings = SLOWLY
     one_window(system, "work", worker=False, options={"once": {"grace": 5.0}})
     wait_until(system.waiting, "the message waits", 60)
     window = next(iter(system.account().open))

@@ -228,12 +228,9 @@ def test_greenlets_that_are_cut_short(redis_url: str) -> None:
         print(len(done), len(cut))
     """
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), redis_url],
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-c", textwrap.dedent(script), redis_url], capture_output=True, text=True, timeout=300,
         check=False,
-    )
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
 
 

@@ -168,7 +168,6 @@ def test_a_lease_that_is_lost_while_the_body_runs(worker, redis_url, caplog) -> 
 
     def body() -> None:
         window = worker.task.window
-        assert window is not None
         with worker.frozen():
             worker.begin_elsewhere()
         (record,) = wait_until(lambda: [r for r in caplog.records if action(r) == "lease_lost"], "it is said", 60)
@@ -220,9 +219,7 @@ def test_each_end_sends_its_signal(worker: Worker, end: str) -> None:
         assert [sent[1][1]["exception"]] == caught
     recorded = {"window_succeeded": {"done": 1}, "window_failed": {"failed": 1}, None: {}}
     assert worker.account.counts == recorded[signal]
-    assert {
-        arguments["outcome"]: arguments["count"] for name, arguments in sent if name == "window_closed"
-    } == recorded[signal]
+    assert {given["outcome"]: given["count"] for name, given in sent if name == "window_closed"} == recorded[signal]
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(LookupError("mine"), ""), (Reject("no"), "failed")])

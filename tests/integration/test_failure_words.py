@@ -13,7 +13,7 @@ from system import System, rare
 
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.status import WindowStatus
-from celery_once_beat.store.model import Again, Begun, Ending, Finished
+from celery_once_beat.store.model import Again, Ending, Finished
 from celery_once_beat.web.board.words import story_words
 from celery_once_beat.wording import failure_words
 
@@ -77,7 +77,6 @@ def fail(stage: Stage, number: int, again: float | None = None) -> Any:
     stage.claim(since=nth(number - 1))
     stage.confirm()
     begun = stage.begin()
-    assert isinstance(begun, Begun)
     return stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", again, failure=f"ValueError: {number}"))
 
 

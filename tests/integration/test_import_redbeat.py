@@ -181,9 +181,7 @@ def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedule
         assert schedules.get("in the code") is None
         account = schedules._store.account("in the code")
         assert account.cursor == last
-        request = LoadRequest(
-            entry="in the code", beat="b:1:c", fingerprint=account.fingerprint, ttl=9e4, end_rules=limits
-        )
+        request = LoadRequest("in the code", "b:1:c", account.fingerprint, ttl=9e4, end_rules=limits)
         (loaded,) = schedules._store.load_many([request])
         assert (loaded.cursor, loaded.news) == (last, "same"), "the fingerprint is that of a beat of the same app"
 
@@ -259,15 +257,10 @@ def test_what_cant_be_carried_over_is_named(import_, app, schedules, raw, defini
         ({"redbeat_key_prefix": "bytes"}, [], 65, "the keys bytes:schedule and bytes:statics aren't RedBeat's"),
         ({}, [], 2, "redbeat::schedule is empty: does redbeat_redis_url, or --url, name RedBeat's Redis?"),
         ({}, ["--url", "redis://:geheim@127.0.0.1:1/0"], 69, "RedBeat's Redis: ConnectionError: "),
-        (
-            {"redbeat_redis_url": "amqp://me:geheim@it//"},
-            [],
-            78,
-            "redbeat_redis_url: found amqp://me:**@it//, ",
-        ),
+        ({"redbeat_redis_url": "amqp://me:geheim@it//"}, [], 78, "redbeat_redis_url: found amqp://me:**@it//, "),
         ({"redbeat_redis_options": {"passwrd": "geheim"}}, [], 78, "redbeat_redis_url: found redis://"),
     ],
-)
+)  # fmt: skip
 def test_a_redis_that_isnt_redbeats(app, import_, raw, conf, words, exit_code, output) -> None:
     """One line, without a password; it gets no lock."""
     raw.set("text:schedule", "mine")
@@ -287,9 +280,7 @@ def test_while_a_redbeat_beat_works_nothing_is_imported(app, import_, schedules,
     save(app, "tick", schedule(10.0))
     raw.set(LOCK, "token", px=100_000)
     said = import_(exit_code=1)
-    assert said.output.startswith(
-        f"once: a beat of RedBeat's holds {LOCK}: stop all of them; if one was killed, its lock"
-    )
+    assert said.output.startswith(f"once: a beat of RedBeat's holds {LOCK}: stop all of them; if one was killed, its")
     assert list(schedules.list()) == []
     said = import_("--dry-run")
     assert said.stderr.startswith(f"once: a beat of RedBeat's holds {LOCK}")
@@ -310,10 +301,8 @@ def test_the_rights_that_it_needs(app, import_, raw, redis_server, schedules) ->
     before = {key: raw.dump(key) for key in raw.keys("redbeat*")}
     page = (Path(__file__).resolve().parents[2] / "docs/moving/redbeat.md").read_text()
     (line,) = re.findall(r"with limited\s+rights needs (.*?) on them", page, re.DOTALL)
-    commands = [f"+{word.lower()}" for word in re.findall(r"`(\w+)`", line)]
-    raw.execute_command(
-        "ACL", "SETUSER", "mover", "on", ">secret", "resetkeys", "~redbeat*", "-@all", "+hello", *commands
-    )
+    may = [f"+{word.lower()}" for word in re.findall(r"`(\w+)`", line)]
+    raw.execute_command("ACL", "SETUSER", "mover", "on", ">secret", "resetkeys", "~redbeat*", "-@all", "+hello", *may)
     import_("--url", f"redis://mover:secret@127.0.0.1:{redis_server.port}/0")
     raw.execute_command("ACL", "DELUSER", "mover")
     assert schedules.get("tick") is not None

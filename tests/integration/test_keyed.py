@@ -171,9 +171,7 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     assert [first.attempt, second.attempt] == [1, 2]
     raw.delete(key)
     begin, replies = keyed.begin_now, []
-    monkeypatch.setattr(
-        keyed, "begin_now", lambda *given: [replies.append(begin(*given)) for _ in range(2)] and replies[-1]
-    )
+    monkeypatch.setattr(keyed, "begin_now", lambda *of: [replies.append(begin(*of)) for _ in range(2)] and replies[-1])
     with turn as third:
         assert third.attempt == 3
     assert replies[0] == replies[1], "its reply was lost"
@@ -234,22 +232,10 @@ def test_what_cant_be_is_said_at_once(given: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "",
-        "a\n",
-        None,
-        True,
-        1.5,
-        {1},
-        [1],
-        object(),
-        (),
-        ("a", None),
-        (("a",),),
-        "x" * 2000,
-        ("x" * 600,) * 2,
+        "", "a\n", None, True, 1.5, {1}, [1], object(), (), ("a", None), (("a",),), "x" * 2000, ("x" * 600,) * 2,
         (10**5000,),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_key(key: Any) -> None:
     """What has no text, or another one in another process, is refused by once() and by apply_once alike."""
     task = _app_at("redis://127.0.0.1:1/0").task(wait_until, name="tests.keyed", base=OnceTask, shared=False)
@@ -437,9 +423,7 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
     assert begin_now(store, window, "C", 30.0) == Closed()
     raw.delete(*raw.keys("once:key:*claim:*"))
-    assert claim_key(store, window, "four") == Unchanged("taken"), (
-        "it has run: whoever published it died before the confirm"
-    )
+    assert claim_key(store, window, "four") == Unchanged("taken"), "it ran: who published it died before the confirm"
     store.close()
 
 
@@ -525,9 +509,7 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
 
 def _keyed_app(system: System) -> Celery:
     app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
-    app.conf.update(
-        once_beat_redis_url=system.store_url, task_default_queue=system.queue, once_beat_publish_timeout=5.0
-    )
+    app.conf.update(once_beat_redis_url=system.store_url, task_default_queue=system.queue, once_beat_publish_timeout=5)
 
     @app.task(name="apps.keyed_app.mail", shared=False)
     def mail(user: str) -> None:

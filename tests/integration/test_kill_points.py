@@ -151,10 +151,7 @@ def all_end(system: System, point: str, action: str) -> None:
     if action == "STOP":
         fired.resume()
     assert all(proc.alive for proc in (*beats, *workers) if proc is not fired), "a bystander ended"
-    for entry in system.entries:
-        system.store.set_paused(entry, paused=True)
-    for entry in system.entries:
-        wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
+    system.settle([], *system.entries, timeout=120)
     keys = system.store.keys.of_limit("reports")
     with system.client() as client:
         wait_until(lambda: not client.zcard(keys["waiting"]), "nobody waits for a slot", 60)

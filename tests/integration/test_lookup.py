@@ -87,7 +87,6 @@ def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:
     seen = teller.seen()
     (story,) = seen.windows
     past = story.past
-    assert past is not None
     assert (past.start, past.outcome, past.attempts, past.missed) == (window.start, "done", 1, 0)
     assert (past.beat, past.worker) == ("host:1", "w@far")
     assert past.claimed <= past.begun <= past.closed

@@ -280,6 +280,17 @@ def test_a_cancelled_body_gives_its_window_back(redis_url, run, caplog, raw) -> 
     assert set(ends(raw).values()) == {"done"}
 
 
+async def cancelled(task: asyncio.Task[None], times: int, server: RedisServer) -> None:
+    """Once, it ends when Redis answers again; twice, at once."""
+    for _ in range(times):
+        task.cancel()
+        await asyncio.sleep(0.05)
+    assert task.done() == (times == 2)
+    server.resume()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 def test_cancelled_while_it_begins(start_redis, run, caplog) -> None:
     """Once: when Redis has answered. Twice: at once. The window is given back either way."""
     caplog.set_level(logging.INFO, LOGGER)
@@ -293,13 +304,7 @@ def test_cancelled_while_it_begins(start_redis, run, caplog) -> None:
         server.pause()
         task = asyncio.create_task(body(key))
         await until(calling, "it is asked")
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0.05)
-        assert task.done() == (times == 2)
-        server.resume()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task, times, server)
         await until(lambda: actions(caplog) == ["window_given_back"], "it is given back")
 
     for key, times in (("first", 1), ("second", 2)):
@@ -321,13 +326,7 @@ def test_cancelled_while_its_end_is_recorded(start_redis, run, caplog) -> None:
     async def main(key: str, times: int) -> None:
         task = asyncio.create_task(body(key))
         await until(lambda: server.paused and calling(), "its end is told")
-        for _ in range(times):
-            task.cancel()
-            await asyncio.sleep(0.05)
-        assert task.done() == (times == 2)
-        server.resume()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled(task, times, server)
         await until(lambda: not calling(), "its end is recorded")
 
     with redis.Redis.from_url(server.url(), decode_responses=True) as raw:

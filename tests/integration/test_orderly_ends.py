@@ -17,7 +17,7 @@ from stage import T0, nth
 from system import System
 
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store.model import Claimed, ClaimRequest, Closed, Confirmation, LoadRequest
+from celery_once_beat.store.model import ClaimRequest, Closed, Confirmation, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
 
@@ -60,7 +60,6 @@ class Waiting:
             [LoadRequest(entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)]
         )
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
-        assert isinstance(claimed, Claimed)
         store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, 1, 600.0)])
         self.send(task, *args, headers=encode_headers(window))
 

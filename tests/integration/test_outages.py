@@ -19,9 +19,7 @@ from celery_once_beat.windows import Window, encode_headers, format_instant, key
 def test_a_beat_without_a_broker_claims_nothing(system: System) -> None:
     """A beat that reaches Redis and not the broker takes no window from one that reaches both."""
     cut_off = system.beat("cut-off", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{free_port()}//")
-    cut_off.wait_log(
-        r"the broker doesn't answer: amqp://guest:\*\*\*@127\.0\.0\.1:\d+//: .*refused; nothing is claimed"
-    )
+    cut_off.wait_log(r"the broker doesn't answer: amqp://guest:\*\*\*@127\.0\.0\.1:\S+ .*refused; nothing is claimed")
     system.worker(pool="solo").wait_ready()
     whole = system.beat("whole")
     system.wait_done(4)
@@ -112,10 +110,8 @@ def test_messages_that_a_killed_worker_had_reserved(system: System) -> None:
     """What a worker had taken from the queue and not begun is lost with it: published again."""
     system.settings = {"worker_prefetch_multiplier": 4}
     doomed = system.worker("doomed", pool="prefork").wait_ready()
-    interval = rare()
-    system.entries = {
-        name: {"task": "apps.once_app.work", "args": [6.0], **interval} for name in ("tick", "two", "three")
-    }
+    soon = rare()
+    system.entries = {name: {"task": "apps.once_app.work", "args": [6.0], **soon} for name in ("tick", "two", "three")}
     beat = system.beat()
     wait_until(lambda: doomed.log.count(" received") >= 3, "all three are reserved", 60)
     wait_until(lambda: system.ledger.read("start"), "one of them begins", 30)

@@ -1,15 +1,20 @@
-"""Schedules that only their own is_due knows, as people write them to look at a table or at the date."""
+"""Schedules of which only their own is_due knows, that leave days out, or whose zones have other rules elsewhere."""
 
 from __future__ import annotations
 
 import json
+import re
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from processes import wait_until
 from system import System, once_soon
+from zone_files import other_rules
 
+from celery_once_beat import Schedules
+from celery_once_beat.schedules import cron, excluding, write_schedule
 from celery_once_beat.windows import parse_instant
 
 pytestmark = pytest.mark.long
@@ -59,3 +64,47 @@ def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     shown = system.once("metrics")
     assert 'celery_once_beat_misconfigured{entry="tick"} 1.0' in shown
     assert 'celery_once_beat_misconfigured{entry="other"} 0.0' in shown
+
+
+WORK = "apps.once_app.work"
+
+
+def test_beats_run_them_and_audit_counts_what_is_left_out(system: System) -> None:
+    """Each start once, with two beats; what is excluded is counted as that, and as nothing else."""
+    when = excluding("1 s", cron("*/3 * * * * *", tz="UTC"))
+    system.entries = {"tick": {"task": WORK, "stored": write_schedule(when), "options": {"once": {"catch_up": "all"}}}}
+    system.pair()
+    system.wait_done(6)
+    (account,) = json.loads(system.once("audit", "--json"))["entries"]
+    assert account["verdict"] == "balances", account
+    assert account["excluded"] >= 2
+    assert "missed" not in account["outcomes"]
+    assert re.search(r"^tick .* done, \d+ excluded", system.once("audit"), re.MULTILINE)
+    assert all(int(start[17:19]) % 3 for start in system.recorded())
+
+
+ZONE = "Europe/Berlin"
+WHEN = cron("*/4 * * * * *", tz=ZONE)
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["of code", "set at run time"])
+def test_beats_with_other_time_zone_data(system: System, tmp_path: Path, stored: bool) -> None:
+    """The one that loaded last counts, and the other says why its own starts don't."""
+    system.check_law = False  # this process computes the starts as the first beat does
+    system.entries = {}
+    if stored:
+        with closing(Schedules(url=system.store_url)) as schedules:
+            schedules.set("tick", task="apps.once_app.work", schedule=WHEN)
+    else:
+        system.entries = {"tick": {"task": "apps.once_app.work", "stored": write_schedule(WHEN)}}
+    system.worker().wait_ready()
+    first = system.beat("first")
+    system.wait_done(2)
+    system.beat("second", PYTHONTZPATH=other_rules(tmp_path, ZONE, 3602)).wait_ready()
+    wait_until(lambda: "with other rules of its time zone" in first.log, "the first beat says what differs", 60)
+    assert "time zones: beats know other rules of the zones of 'tick'" in system.once("doctor", exit_code=1)
+    system.wait_done(3)
+    starts = sorted(parse_instant(start).second % 4 for start in system.recorded())
+    in_order = [parse_instant(start).second % 4 for start in sorted(system.recorded())]
+    assert set(starts) == {0, 2}
+    assert in_order == starts, "starts of both beats alternate"

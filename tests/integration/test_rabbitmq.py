@@ -115,9 +115,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     beats[0].wait_log("the broker answers again", 60)
     system.worker(pool="prefork", concurrency=2).wait_ready()
     system.wait_done(2)
-    for entry in system.entries:
-        system.store.set_paused(entry, paused=True)
-    system.settle(beats, timeout=60)
+    system.settle(beats, *system.entries)
     sent = sum(system.outcomes(f"plain{n}").get("untracked", 0) for n in range(5))
     wait_until(lambda: len(system.ledger.read("start", name="plain")) >= sent, "each untracked window is executed", 60)
     assert len(system.ledger.read("start", name="plain")) == sent
@@ -211,10 +209,8 @@ def test_rabbitmq_is_killed_under_load(system: System) -> None:
         for beat in beats:
             beat.wait_log("the broker answers again", 60)
         system.wait_done(4, "tick0", timeout=60)
+        system.settle([], *system.entries)
         for entry in system.entries:
-            system.store.set_paused(entry, paused=True)
-        for entry in system.entries:
-            wait_until(lambda entry=entry: not system.account(entry).open, f"{entry}: all have their outcome", 60)
             system.check_each_once(entry)
         assert all(proc.alive for proc in (*beats, *workers))
         for beat in beats:

@@ -64,9 +64,7 @@ def start(procs: Processes, command: str, folder: Path, url: str, name: str) -> 
     if "worker" in arguments:
         arguments += ["-c", "1", "-n", f"{name}@%h"]  # two on one machine need names of their own
     env = {"CELERY_BROKER_URL": url, "PYTHONPATH": str(folder)}
-    return procs.start(
-        [sys.executable, "-m", "celery", *arguments], name=name, env=env, ready=r"beat: Starting| ready\.$"
-    )
+    return procs.start([sys.executable, "-m", "celery", *arguments], name=name, env=env, ready=r"beat: Start| ready\.$")
 
 
 @pytest.mark.long
@@ -208,17 +206,13 @@ def test_every_link_leads_to_something(page: Path) -> None:
         path = page.parent / target.partition("#")[0]
         assert path.exists(), f"{page.name}: {target} isn't there"
         if text.startswith("`") and path.match("tests/**/*.py"):
-            functions = {
-                node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
-            }
+            functions = {n.name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef)}
             assert f"test_{text.strip('`')}" in functions, f"{target} has no test_{text}"
 
 
 def test_every_failure_names_a_test() -> None:
     """Each row of the table of docs/reports/evidence.md names tests, and each of them is there."""
-    tests = {
-        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
-    }
+    tests = {n for file in (ROOT / "tests").rglob("test_*.py") for n in re.findall(r"def (test_\w+)", file.read_text())}
     rows = re.findall(r"^\| .* \| (`.*`) \| .* \|$", EVIDENCE.partition("## Which test shows it")[2], re.MULTILINE)
     assert len(rows) >= 15
     for row in rows:

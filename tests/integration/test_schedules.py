@@ -235,9 +235,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"name": ""},
-        {"task": print},
-        {"schedule": crontab(), "timezone": "Mars/Olympus"},
+        {"name": ""}, {"task": print}, {"schedule": crontab(), "timezone": "Mars/Olympus"},
         {"schedule": datetime(2001, 1, 1, tzinfo=timezone.utc)},
         {"task": Celery(set_as_current=False).signature("t", args=(42,))},
         {"paused": "no"},
@@ -252,7 +250,7 @@ def test_what_an_app_knows_is_asked(redis_url: str, caplog: pytest.LogCaptureFix
         {"metadata": {1: "a"}},
         {"by": "x" * 1000},
     ],
-)
+)  # fmt: skip
 def test_wrong_input_is_one_line_before_anything_is_written(schedules, redis_server, wrong: dict[str, Any]) -> None:
     """At the caller; the store has nothing of it."""
     given = {"name": "a", "task": "t", "schedule": 60, **wrong}

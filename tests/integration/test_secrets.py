@@ -61,9 +61,7 @@ def connect(system: System, server: RedisServer, passwords: dict[str, str]) -> d
 
 
 def ping(system: System, env: dict[str, str], name: str, status: int) -> Proc:
-    proc = system.procs.start(
-        [sys.executable, "-m", "celery", "-A", "apps.once_app", "once", "ping"], name=name, env=env
-    )
+    proc = system.procs.start([sys.executable, "-m", "celery", "-A", system.app, "once", "ping"], name=name, env=env)
     assert proc.wait() == status, proc.log
     return proc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from processes import wait_until
 from system import System
 
 RARE = 3.0
@@ -34,9 +35,7 @@ def test_an_old_protocol_odd_messages_and_twins(system: System) -> None:
     beat = system.beat()
     system.wait_done(3)
     system.wait_done(1, "yaml")
-    for entry in system.entries:
-        system.settle([], entry)
-    beat.stop()
+    system.settle([beat], *system.entries)
     system.check_each_once()
     system.check_each_once("yaml")
     assert set(system.outcomes("limit")) == {"failed"}
@@ -50,3 +49,27 @@ def test_a_broker_that_no_worker_shares(system: System) -> None:
     beat = system.beat()
     beat.wait_log("once: .*memory:// never leaves its process: only a worker in that of the beat gets a window")
     beat.stop()
+
+
+@pytest.mark.long
+def test_records_and_hashes_of_a_company(system: System) -> None:
+    """Log records carry the names of our fields, and Python has the hashes of FIPS mode alone: all windows are done."""
+    system.app = "apps.company_app"
+    beats, workers = system.pair()
+    system.wait_done(3)
+    system.settle(beats)
+    system.check_each_once()
+    for process in (*beats, *workers):
+        assert "a tick failed" not in process.log
+        assert "Attempt to overwrite" not in process.log
+
+
+def test_beats_that_name_an_entry_otherwise(system: System) -> None:
+    """The one that loads last says so, and doctor: each runs an entry of its own."""
+    said = "beats have other names for the same task and schedule: "
+    named = [{f"apps.once_app.work('{value}')": {"task": "apps.once_app.work", "every": 3600.0}} for value in "ab"]
+    first = system.beat("first", entries=named[0])
+    wait_until(lambda: "is new" in first.log, "the first beat has loaded its entry", 60)
+    second = system.beat("second", entries=named[1])
+    wait_until(lambda: said in second.log, "the second one says that the first one has another name", 60)
+    assert said in system.once("doctor", exit_code=1, env={"entries": named[0]})

@@ -14,7 +14,7 @@ from system import System
 
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Claimed, ClaimRequest, Confirmation, Ending, LoadRequest, Store, Taken
+from celery_once_beat.store import Begun, ClaimRequest, Confirmation, Ending, LoadRequest, Store, Taken
 from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2030, 1, 1, tzinfo=timezone.utc)
@@ -53,7 +53,6 @@ class Hours:
         self.go_on(60)
         key = WindowKey("tick", self.now)
         (claimed,) = self.store.claim_many("beat", [ClaimRequest(key, self.cursor, MARK)])
-        assert isinstance(claimed, Claimed)
         self.cursor, self.windows = self.now, self.windows + 1
         self.publish([(key, claimed.revision)])
         for _ in range(30):  # as many looks as there are in a minute

@@ -90,9 +90,7 @@ def test_skip(system: System, by: str) -> None:
     system.settle([beat])
     outcomes = system.outcomes()
     assert set(outcomes) == {"done", "skipped"}
-    times = sorted(
-        (event["mono"], event["kind"]) for event in system.ledger.read() if event["kind"] in {"start", "finish"}
-    )
+    times = sorted((event["mono"], event["kind"]) for event in system.ledger.read("start", "finish"))
     running = 0
     for _, kind in times:
         running += 1 if kind == "start" else -1
@@ -131,15 +129,6 @@ def shared(entries: int, seconds: float = 1.0, **once: Any) -> dict[str, Any]:
     }
 
 
-def settled(system: System, beats: list[Any]) -> None:
-    for entry in system.entries:
-        system.store.set_paused(entry, paused=True)
-    for entry in system.entries:
-        wait_until(lambda entry=entry: not system.account(entry).open, f"each window of {entry} has ended", 120)
-    for beat in beats:
-        beat.stop()
-
-
 @pytest.mark.parametrize("by", ["task", "entry"])
 @pytest.mark.long
 def test_a_limit_of_two(system: System, by: str) -> None:
@@ -154,7 +143,7 @@ def test_a_limit_of_two(system: System, by: str) -> None:
     beat = system.beat()
     for entry in system.entries:
         claimed(system, 3, entry)
-    settled(system, [beat])
+    system.settle([beat], *system.entries, timeout=120)
     for entry in system.entries:
         system.check_each_once(entry)
     assert most_at_once(system) == 2
@@ -176,7 +165,7 @@ def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
     system.worker("knows").wait_ready()
     wait_until(lambda: len(system.ledger.read("finish")) >= 2, "the other one runs them", 60)
     assert lacks.log.count("limit 'reports': found in a message") == 1
-    settled(system, [beat])
+    system.settle([beat], *system.entries, timeout=120)
     assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"knows"}
 
 
@@ -193,7 +182,7 @@ def test_a_limit_that_is_gone(system: System) -> None:
     beat = system.beat("after").wait_ready()
     (copy, *_) = system.queued()
     worker = system.worker(concurrency=2).wait_ready()
-    settled(system, [beat])
+    system.settle([beat], *system.entries, timeout=120)
     system.check_each_once("tick-0")
     gone = "discarded, no worker that knows its limit 'reports'"
     before = worker.log.count(gone)
