@@ -25,7 +25,7 @@ MOST = {
     "Python": 20_242,
     "Lua": 1_876,
     "the largest module": 429,
-    "tests": 46_114,
+    "tests": 45_832,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 16_323,
