@@ -84,7 +84,7 @@ class AsyncSchedules:
         *,
         where: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[Schedule]:
-        """As :meth:`Schedules.list`: ``async for``."""
+        """As ``Schedules.list``: ``async for``."""
         pages = self.sync._pages(prefix, after, wrong, where)  # noqa: SLF001  # of the same box
         while (page := await self._call(functools.partial(builtins.next, pages, None))) is not None:
             for each in page:

@@ -153,7 +153,7 @@ class Schedules:
         return self.put(wanted, check_words(by, note), if_version=if_version)
 
     def change(self, name: str, *, by: str = "", note: str = "", **fields: Unpack[Fields]) -> Schedule:
-        """Change these fields of a schedule, as :meth:`set` does; the others stay, also its time zone.
+        """Change these fields of a schedule, as ``set`` does; the others stay, also its time zone.
 
         If somebody else changes it meanwhile, it is changed as it is then.
         """
@@ -171,7 +171,7 @@ class Schedules:
         raise self._unknown(name)
 
     def set_many(self, schedules: Iterable[Mapping[str, Any]], *, by: str = "", note: str = "") -> Sequence[Schedule]:
-        """Set many schedules, each given by the arguments of :meth:`set`, in a round trip for 500 of them.
+        """Set many schedules, each given by the arguments of ``set``, in a round trip for 500 of them.
 
         All are checked before the first is written. An error of Redis concerns some of them: call it again.
         """
@@ -202,7 +202,7 @@ class Schedules:
         return Wanted(name, definition, paused, metadata)
 
     def check(self, name: str, definition: Definition, seen: builtins.set[str] | None = None) -> None:
-        """Raise SettingError where :meth:`set` would. Writes nothing.
+        """Raise SettingError where ``set`` would. Writes nothing.
 
         ``seen`` gets what of it needn't be checked again for a further one.
         """
@@ -227,7 +227,7 @@ class Schedules:
     def put(
         self, wanted: Wanted, words: str = "{}", *, if_version: int | None = None, counts_from: datetime | None = None
     ) -> Schedule:
-        """As :meth:`set`, of a definition that :meth:`check` has seen; ``words`` are those of ``check_words``.
+        """As ``set``, of a definition that ``check`` has seen; ``words`` are those of ``check_words``.
 
         ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
         there don't count, later ones are owed. None: it counts from now.
@@ -381,7 +381,7 @@ class Schedules:
     def next(self, name: str, number: int = 1, after: datetime | None = None) -> Sequence[datetime]:
         """Return the next starts, in UTC, by the definition alone: whether beats live or it is paused.
 
-        They come after ``after``; None: after now, by the server. Else as :meth:`Schedule.next`.
+        They come after ``after``; None: after now, by the server. Else as ``Schedule.next``.
         """
         found = self.get(name)
         if found is None:
