@@ -21,7 +21,7 @@ from celery_once_beat.logs import Logged, about, guarded, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, Unconsumed, read_app
-from celery_once_beat.windows import Window, WindowKey
+from celery_once_beat.windows import Window, WindowKey, is_child
 from celery_once_beat.wording import shown
 
 from .entries import Entries
@@ -250,8 +250,9 @@ class Recovery:
         log = partial(log_window, logger, owner=self._beat)
         if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
             log(logging.INFO, "window_ordered", window, "is run by order")
-        elif taken.publishes == 1 and not taken.attempts:
-            log(logging.INFO, "window_called", window, "has waited, and is published again")
+        elif not taken.attempts and taken.publishes <= (_FIRST_TAKEN if is_child(window.entry) else 1):
+            # Whoever opens a child leaves it to a beat to publish it, or is itself to do that.
+            log(logging.INFO, "window_called", window, "has waited, and is published now")
         else:
             text = "is overdue, to be published again"
             log(logging.WARNING, "window_overdue", window, text, attempt=job.attempt)

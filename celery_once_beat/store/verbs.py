@@ -332,7 +332,7 @@ class Store:
         return raised(begun)  # type: ignore[no-any-return]
 
     @staticmethod
-    def of_features(verb: Verb[Any], **arguments: str) -> dict[str, Any]:
+    def of_features(verb: Verb[Any], **arguments: object) -> dict[str, Any]:
         """Return those arguments of a verb that a feature takes; without the feature nobody does."""
         known = verb.arguments
         fit = arguments.keys() <= known.keys()

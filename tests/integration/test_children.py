@@ -119,7 +119,7 @@ def test_whoever_is_killed_a_failure_is_told_once(system: System, point: str) ->
     system.entries = {"tick": {**entry, "options": {"once": {"on_failure": "apps.once_app.warn"}}}}
     system.settings = {"once_beat_lease": 4.0}
     system.kill_point = f"{point}:KILL"
-    system.pair()
+    beats, _ = system.pair()
     system.wait_fired()
     wait_until(lambda: len(system.ledger.read("told")) >= 3, "three failures are told", 60)
     system.store.set_paused("tick", paused=True)
@@ -129,6 +129,8 @@ def test_whoever_is_killed_a_failure_is_told_once(system: System, point: str) ->
     assert sorted(event["start"] for event in told()) == system.starts()
     assert all(event["window"].startswith("child:apps.once_app.warn@tick:") for event in told())
     assert (max(event["attempt"] for event in told()) == 2) == (point == "worker.body")
+    overdue = any("of 'child:" in line and "is overdue" in line for beat in beats for line in beat.log.splitlines())
+    assert overdue == (point == "worker.body"), "only what was lost is overdue"
 
 
 # -------------------------------------------------------------------------------------------------------- one process

@@ -222,7 +222,7 @@ class Part(BeatPart):
             return False
         try:
             child = Child(task, at, window, None, None, tracked=True).tracked((), kwargs, {})
-        except SettingError:  # once_beat_runtime_tasks doesn't allow it, for example
+        except (SettingError, TypeError):  # once_beat_runtime_tasks doesn't allow it, or it takes other arguments
             return False
         child.open(overdue_in=0.0)
         self._beat.recovery.hurry()

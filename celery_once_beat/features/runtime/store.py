@@ -206,7 +206,8 @@ def set_paused(
 
     ``from_now``: one that no beat has loaded owes nothing when it is resumed.
     """
-    request = store.change_request(_PAUSE, name, words, paused=paused, only_still=False, from_now=from_now)
+    more = store.of_features(_PAUSE, from_now=from_now)
+    request = store.change_request(_PAUSE, name, words, paused=paused, only_still=False, **more)
     reply = store.trip.one(request)
     return replace(reply, name=name) if isinstance(reply, StoredDefinition) else reply
 
