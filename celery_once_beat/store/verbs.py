@@ -47,9 +47,9 @@ class Store:
         self.keys = Keys(settings.key_prefix)
         #: The exchange with the server.
         self.trip = RoundTrip(settings, self.keys, client)
-        #: The heads of requests about windows, in pieces, by verb, slot and length of the entry's name: between these
-        #: stands the window's start, and ``_ENTRY`` where its entry does.
-        self._heads: dict[tuple[Verb[Any], str, int], list[str]] = {}
+        #: The heads of requests about windows, in pieces, by script, slot and length of the entry's name. Between the
+        #: pieces stands the window's start; ``_ENTRY`` stands for its entry.
+        self._heads: dict[tuple[str, str, int], list[str]] = {}
 
     def close(self) -> None:
         """Give the connections back; the next verb connects again."""
@@ -478,7 +478,7 @@ class Store:
             arguments |= {name: value for name, value in special.items() if name in verb.rest}
             head = self._head(verb, slot, entry, start, more_keys, special)
         else:
-            of_form = verb, slot, len(entry) if entry.isascii() else len(codec.encode(entry))
+            of_form = verb.sha, slot, len(entry) if entry.isascii() else len(codec.encode(entry))
             pieces = self._heads.get(of_form)
             if pieces is None:
                 name, at = _ENTRY * of_form[2], _START * INSTANT_WIDTH

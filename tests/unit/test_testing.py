@@ -23,6 +23,7 @@ import celery_once_beat.testing
 from celery_once_beat import OnceTask, Schedules, Window, current_window, once
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import NoServerError, ScheduleError, SettingError, StoreUnavailableError
+from celery_once_beat.store import Begun, store_of
 from celery_once_beat.testing import (
     EmbeddedStore,
     OnceBeat,
@@ -34,6 +35,7 @@ from celery_once_beat.testing import (
     windows_between,
     windows_caught_up,
 )
+from celery_once_beat.windows import WindowKey
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TWO = window("report", "2026-11-21T02:00Z", "2026-11-22T02:00Z")
@@ -409,3 +411,21 @@ def test_a_beat_in_the_process_sends_what_is_due(proj: Celery) -> None:
         assert [*before.list()] == []
         set_at = before.set("users/ann", task="proj.report", schedule=60).changed_at
         assert abs(datetime.now(timezone.utc) - set_at) < timedelta(minutes=10), "the server's own time again"
+
+
+def test_the_clock_of_a_beat_is_its_blocks_alone(proj: Celery) -> None:
+    """Windows begin by the beat's clock within its block, and by the server's own before and after it."""
+
+    def year_of_begin() -> int:
+        begun = store_of(proj).begin(WindowKey("a key", utc("2026-11-21T07:00")), "owner", 30.0, tracked=False)
+        assert isinstance(begun, Begun)
+        return datetime.fromtimestamp(begun.fence / 1000, timezone.utc).year
+
+    with embedded_store():
+        own = year_of_begin()
+    for year in (own + 10, own + 20):
+        with OnceBeat() as beat:
+            beat(proj, f"{year}-11-21T07:00Z")
+            assert year_of_begin() == year
+        with embedded_store():
+            assert year_of_begin() == own
