@@ -20,17 +20,17 @@ _MOST_WORKER = 100
 
 def beat_name() -> str:
     """Return a new name for a beat of this process."""
-    return f"{_process()}:{_random(8)}"
+    return f"{_process()}:{os.urandom(4).hex()}"
 
 
 def order_name() -> str:
     """Return a new name for a person's order, which claims windows as a beat does."""
-    return f"{_process()}:order-{_random(8)}"
+    return f"{_process()}:order-{os.urandom(4).hex()}"
 
 
 def caller_name() -> str:
     """Return a new name for one ``once()`` block, which executes without a message."""
-    return f"{_process()}:{_random(12)}"
+    return f"{_process()}:{os.urandom(6).hex()}"
 
 
 def worker_name(worker: str | None) -> str:
@@ -40,7 +40,7 @@ def worker_name(worker: str | None) -> str:
 
 def delivery_name(worker: str | None) -> str:
     """Return a new name for one delivery of a message to ``worker``; redelivery and retry reuse a task id."""
-    return f"{_as_part(worker or '?', _MOST_WORKER)}:{os.urandom(6).hex()}"  # for each message: no calls
+    return f"{worker_name(worker)}:{os.urandom(6).hex()}"
 
 
 def execution_name(delivery: str) -> str:
@@ -80,10 +80,6 @@ def uuid_of(text: str) -> str:
 
 def _process() -> str:
     return f"{_as_part(socket.gethostname(), _MOST_HOST)}:{os.getpid()}"
-
-
-def _random(digits: int) -> str:
-    return os.urandom(digits // 2).hex()
 
 
 @cache  # a process uses one or two

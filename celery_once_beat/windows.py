@@ -194,7 +194,7 @@ class KeyedWindow(WindowKey):
     end: datetime | None = None
 
 
-#: The name of a child that is recovered begins so, and no entry's does; its hash has it as its fingerprint.
+#: The name of each tracked child begins so, and that of no entry. A child's hash has it as its fingerprint.
 CHILD = "child"
 
 

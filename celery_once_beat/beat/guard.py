@@ -110,7 +110,7 @@ class guard:  # noqa: N801  # no generator: four blocks a window take 50 calls l
             self._started = _clock.start()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        """Return whether the block has raised what is told."""
+        """Call ``failed`` if the block raised; returns whether it was called."""
         if self._started:
             _clock.stop()
         if error is None or from_signal(error) or (self._asks and isinstance(error, StoreUnavailableError)):

@@ -251,7 +251,7 @@ class Recovery:
         if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
             log(logging.INFO, "window_ordered", window, "is run by order")
         elif not taken.attempts and taken.publishes <= (_FIRST_TAKEN if is_child(window.entry) else 1):
-            # Whoever opens a child leaves it to a beat to publish it, or is itself to do that.
+            # No beat has published this child yet: its opener left that to beats, or died before it did.
             log(logging.INFO, "window_called", window, "has waited, and is published now")
         else:
             text = "is overdue, to be published again"

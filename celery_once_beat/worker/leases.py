@@ -290,7 +290,7 @@ def _after_body(task_id: str, **_: object) -> None:
         _running().remove(task_id)
 
 
-#: The ends of this process that aren't sent: before each body without a window it is asked whether there are any.
+#: The unsent ends of this process, of all stores. Each body without a window asks whether there are any.
 _unsent: set[End] = set()
 
 

@@ -74,9 +74,9 @@ class Orders:
     def noted(
         self, what: str, name: str, by: OrderedBy | None, starts: Sequence[datetime] = (), about: str = ""
     ) -> Iterator[str]:
-        """Write an order down, before it is carried out inside; one that raises is written down as refused.
+        """Write an order down, then carry it out in the block; if that raises, it is written down as refused.
 
-        Returns who gives it and why, as the store keeps that. ``by`` None: it isn't written down.
+        The block gets who gives it and why, as the store keeps that. ``by`` None: it isn't written down.
         """
         if by is None:
             yield "{}"

@@ -138,14 +138,14 @@ def pause_many(
 def write_orders(store: Store, orders: Mapping[str, Order]) -> None:
     """Write down who orders what, by their ids, for people. Before it is carried out: so nothing is that isn't.
 
-    One with the same id takes the place of the other.
+    An order with the same id replaces the earlier one.
     """
     for reply in store.trip.run([*itertools.starmap(partial(_note, store), orders.items())]):
         raised(reply)
 
 
 def refuse_orders(store: Store, refused: Mapping[str, tuple[Order, OnceError]]) -> None:
-    """Write down why orders weren't carried out, in the place of them; of those that may have been, nothing."""
+    """Write down why orders were refused, in place of them. If the store was away, they may have been carried out."""
     known = {of: each for of, each in refused.items() if not isinstance(each[1], StoreUnavailableError)}
     write_orders(store, {of: replace(order, about=f"refused: {why}") for of, (order, why) in known.items()})
 

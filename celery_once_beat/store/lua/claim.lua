@@ -4,8 +4,8 @@
 -- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or the window itself is passed over,
 -- also while the entry is paused: 'pass' (it is missed), or 'cancel' (somebody orders that: it is cancelled).
 --
--- OWED_UNTIL: the beat's definition was set at run time then. What starts up to there belongs to those before it, which the
--- beat knows: it may claim that, whichever has taken its place since. '' for any other definition.
+-- OWED_UNTIL is when the beat's definition was set at run time, '' for any other. Windows that start by then belong to earlier
+-- definitions, which the beat knows: it may claim them, also if its own has been replaced since.
 --
 -- returns {'claimed', revision, expires, missed}   publish it, unless it is passed over. revision: 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed

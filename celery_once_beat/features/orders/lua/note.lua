@@ -2,7 +2,7 @@
 -- newest MOST bytes. A record is the id of the request and what was ordered, JSON, with a blank between them; its score is
 -- the server's time, ms, and grows.
 --
--- One of the same request takes the place of the other: it was refused.
+-- A record of the same request replaces the earlier one: the order was refused.
 --
 -- returns {'noted'}   also if this request was sent before
 
