@@ -35,8 +35,9 @@ app.conf.update(
     redbeat_redis_url=STORE,
     singleton_backend_url=STORE,
     ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": STORE, "default_timeout": 3600}},
-    # A pair that is meant to survive a beat: RedBeat's lock is to be lost within this time, in seconds.
-    redbeat_lock_timeout=5,
+    # A pair that is meant to survive a beat: RedBeat's lock is to be lost within this time, in seconds. A beat alone
+    # has RedBeat's default: loading or sending 10,000 takes longer, and it ends when it finds its lock lost.
+    redbeat_lock_timeout=300 if os.environ.get("WAIT") else 5,
     beat_max_loop_interval=1 if os.environ.get("PAIR") else None,
     **({"once_beat_lease": float(os.environ["LEASE"])} if "LEASE" in os.environ else {}),
 )
