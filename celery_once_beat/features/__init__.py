@@ -85,7 +85,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
   =========================  ===========================================================================================
   ``before_begin(request)``  the store is asked next; whatever it raises, Ignore for example, the window doesn't begin
   ``arguments()``            the arguments of ``begin`` that the feature's Lua takes
-  ``on_begin(lease)``        it has begun; true: its end is to be recorded at once. A StoreUnavailableError undoes it
+  ``on_begin(lease)``        it has begun; true: its end is to be recorded at once. If it raises, the begin is undone
   ``on_refusal(reply)``      it doesn't begin: the window waits, is another's or has ended
   ``renewal()``              what is sent with each renewal of a lease, once :attr:`Lease.renewed_with` has the part
   ``on_renewed(…)``          the ``lease`` and the ``reply`` to that

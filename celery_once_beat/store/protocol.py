@@ -9,10 +9,11 @@ Of an entry there is a hash, which has its *cursor* (the latest claimed start) a
 of its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run
 key* (who executes it, for which retry it waits, or how it ended).
 
-Each begin gets a *fence*: the server's time, in ms, or one more than the largest fence that the store knows, if that is
-more. So it is also the time of the begin. It grows with each begin, even if the clock goes back. A failover may lose
-begins: new fences are larger than the lost ones once the new server's clock is past them. Until then two executions may
-have the same fence. The store tells them apart by their owners; a job's own writes can't.
+Each begin gets a *fence*: the server's time, in ms, or one more than the entry's largest fence, if that is more. So it
+is also the time of the begin. It grows with each begin of the entry, even if the clock goes back; fences of two entries
+can't be compared. A failover may lose begins: new fences are larger than the lost ones once the new server's clock is
+past them. Until then two executions may have the same fence. The store tells them apart by their owners; a job's own
+writes can't.
 
 Cursor and open set are authoritative. A window that starts after ``born`` (the cursor when the hash was made), and not
 after the cursor, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For
@@ -43,7 +44,8 @@ is claimed, published or running there is ``held``, and runs while it has a run 
 A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
 ``start_timeout`` ahead, and its account names the queue that got the message. While a worker holds the message and
 hasn't begun, ``receive`` keeps the deadline one lease ahead.
-Any beat may take a window whose deadline has passed. The take moves the deadline, so only one beat gets it.
+Any beat whose definition of the entry is in force may take a window whose deadline has passed. The take moves the
+deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
 the queue, or run once more in workers that know no windows. Workers report every few seconds what they consume, by
@@ -95,8 +97,10 @@ What each failure does
   it, and puts aside what that had. A beat that dies in between leaves it there.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
-- The store loses its last writes: the run keys decide the windows after the cursor. A claim that passes such a window
-  opens it or counts it, by its run key.
+- The store loses its last writes: a window after the cursor is claimed again. If it has a run key, which a renewal of
+  its lease writes anew, the claim opens it or counts it by that. If that is lost too, the window may run twice, or
+  count as missed though it ran. The same if only its begin was lost: its execution is stale. ``wait_replicas``
+  prevents that over a failover.
 - The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.

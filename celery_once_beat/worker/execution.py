@@ -116,7 +116,7 @@ class Execution(WindowExecution):
             lease.ends_at_once = reply.end_at_once
             for part in self.parts:
                 lease.ends_at_once |= part.on_begin(lease)
-        except OnceError:
+        except BaseException:
             self.lease, self.state = None, "asked"
             self._give_back(lease.renewal.fence)
             raise

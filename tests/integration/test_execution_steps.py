@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 import redis
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from deliveries import KEY, QUEUE, T0, WINDOW, Worker, heard, told, waiting
 from processes import wait_until
 from proxy import Proxy
 
 from celery_once_beat import OnceTask
+from celery_once_beat.errors import StoreUnavailableError
+from celery_once_beat.features.admission.worker import Part
 from celery_once_beat.rules import EndRules
 from celery_once_beat.store import LoadRequest, store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
@@ -409,6 +411,21 @@ def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCapture
     assert [(name, arguments["outcome"]) for name, arguments in sent] == [(name, "missed") for name in names]
     actions = [record.action for record in caplog.records if hasattr(record, "action")]
     assert actions == ["window_missed"]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), RuntimeError("a bug"), SoftTimeLimitExceeded()])
+def test_a_feature_that_cannot_follow_a_begin(worker, raw, monkeypatch, error: BaseException) -> None:
+    """Whatever it raises, nobody holds the window any more: it runs as soon as a message of it comes."""
+
+    def on_begin(*_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(Part, "on_begin", on_begin)
+    with pytest.raises((type(error), Reject, Ignore)):
+        worker.deliver(lambda: pytest.fail("executed"))
+    assert [raw.get(key)[:5] for key in raw.keys("*:run:*")] == ["wait:"]
+    monkeypatch.undo()
+    assert worker.deliver(lambda: "run") == "run"
 
 
 @pytest.mark.long

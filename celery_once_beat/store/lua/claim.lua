@@ -1,11 +1,13 @@
 -- claim: a beat takes the right to publish a window. A compare-and-set on the entry's cursor; the windows that it passes
 -- over are accounted for in the same step. Sent again by the same beat, it answers as it did, with missed 0.
 --
--- MODE is 'run', 'untracked' (no worker may close it: claimed and closed in one step), or the window itself is passed over,
--- also while the entry is paused: 'pass' (it is missed), or 'cancel' (somebody orders that: it is cancelled).
+-- MODE: 'run'        the beat publishes it
+--       'untracked'  the same, and it is closed at once, since no worker may close it
+--       'pass'       it isn't run and counts as missed, also while the entry is paused
+--       'cancel'     somebody orders that it isn't run: it counts as cancelled, also while the entry is paused
 --
--- OWED_UNTIL is when the beat's definition was set at run time, '' for any other. Windows that start by then belong to earlier
--- definitions, which the beat knows: it may claim them, also if its own has been replaced since.
+-- OWED_UNTIL is when the beat's definition was set at run time, '' for any other. Windows that start by then belong to
+-- earlier definitions. The beat may claim them, also if its own definition has been replaced since.
 --
 -- returns {'claimed', revision, expires, missed}   publish it, unless it is passed over. revision: 0 if there is nothing to confirm.
 --                                 expires: server ms, 0 for never. missed: how many windows were counted as missed
@@ -69,7 +71,7 @@ local function find_known(run_key, start)
       window.attempts, window.fence = 1, detail
     else
       window.retry, window.state = detail, 'retry'
-      -- The key lives RETENTION longer than its retry waits, since no account kept that. Now an account does.
+      -- hand_over had no account to write to, so the key lives RETENTION longer than its retry waits. Now there is one.
       left = math.max(left - RETENTION, MARGIN)
       retry_key = run_key
     end
@@ -142,7 +144,7 @@ if passes then
   return {'claimed', 0, '0', missed}
 end
 if MODE == 'untracked' and not (itself and itself.open) then
-  -- Whoever published it, or runs it, it is accounted for; only its claim marker decides who may publish.
+  -- It isn't open, so it counts as untracked, even if it runs; only its claim marker decides who may publish.
   redis.call('HINCRBY', ENTRY, 'c:untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end

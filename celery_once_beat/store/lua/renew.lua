@@ -1,6 +1,6 @@
 -- renew: a worker keeps the right to execute a window, for LEASE ms from now.
 --
--- returns {'renewed'}   also after its lease, if nobody began since
+-- returns {'renewed'}   also after its lease, if nobody began since and no rule closed it
 --         {'stale'}     another began, it was handed over, it is in line again, or it has its outcome
 
 -- include: entry, hold, run

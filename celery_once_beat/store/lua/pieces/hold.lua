@@ -18,6 +18,6 @@ local function hold(kind, holder)
     local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
     return its_own and not lost_turn() and 'run' or nil
   end
-  -- It isn't open, and has no run key. If that alone decides, a caller that knows its fence has it again.
+  -- It isn't open, and its run key has expired. Where that key alone decides, who knows the fence has the window again.
   return FENCE ~= '0' and (not TRACKED or not is_behind_cursor()) and 'run' or nil
 end
