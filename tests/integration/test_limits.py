@@ -114,6 +114,25 @@ def test_who_finds_none_is_in_line_where_it_was(slots: Slots) -> None:
     assert slots.sweep().windows == slots.windows(3)
 
 
+def test_who_comes_before_it_has_left_the_line(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beat has called it. Before that beat goes on, another one publishes it, and it finds no slot: it is in line."""
+    for number in (1, 2, 3, 4):
+        slots.acquire(number)
+    slots.release(1)
+    (called,) = slots.sweep().windows
+
+    def run_and_come(_requests: Any) -> list[str]:
+        monkeypatch.undo()
+        assert slots.acquire(9) == limits.Acquired()
+        assert slots.acquire(3) == limits.Full()
+        return ["due"]
+
+    monkeypatch.setattr(slots.store.trip, "run", run_and_come)
+    limits.make_due(slots.store, "reports", [called])
+    slots.release(9)
+    assert slots.sweep().windows == slots.windows(3)
+
+
 def test_who_is_called_and_never_comes(slots: Slots) -> None:
     """It keeps no other slot from those behind it, and after two seconds a beat calls again."""
     for number in (1, 2, 3, 4):

@@ -56,6 +56,7 @@ RENEW_SLOT = Verb("renew_slot", "slots waiting", _RENEWED, codec.read_word, wait
 RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
 OF_EXECUTIONS = (ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT)
 FREE_SLOTS = Verb("free_slots", _KEYS, "most:number", _read_free_slots, feature="admission")
+LEAVE_LINE = Verb("leave_line", "waiting called", "window", codec.read_word, feature="admission")
 MAKE_DUE = Verb("make_due", "entry open", WINDOW, codec.read_word, feature="admission")
 
 
@@ -106,13 +107,15 @@ def make_due(store: Store, limit: str, windows: Sequence[WindowKey]) -> list[str
     """
     replies = store.trip.run([store.of_window(MAKE_DUE, window) for window in windows])
     keys = store.keys.of_limit(limit)
-    commands: list[tuple[Any, ...]] = []
-    for window, reply in zip(windows, replies, strict=True):
+    commands: list[Any] = []
+    for member, reply in zip(map(member_of, windows), replies, strict=True):
+        if reply == "due":
+            commands.append(LEAVE_LINE.request(keys, window=member))
+            continue
         if reply == "unchanged":
-            commands.append(("ZADD", keys["waiting"], "XX", "INCR", _LATER, member_of(window)))
-        elif not isinstance(reply, OnceError):
-            commands.append(("ZREM", keys["waiting"], member_of(window)))
-        if reply != "due":  # no slot is kept for it
-            commands.append(("ZREM", keys["called"], member_of(window)))
+            commands.append(("ZADD", keys["waiting"], "XX", "INCR", _LATER, member))
+        elif reply == "over":
+            commands.append(("ZREM", keys["waiting"], member))
+        commands.append(("ZREM", keys["called"], member))  # no slot is kept for it
     store.trip.send(commands)
     return replies
