@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from celery.utils import log as celery_log
+
 from .clock import steady
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("Logged", "Outage", "about", "guarded", "log_window")
+__all__ = ("Logged", "Outage", "about", "get_logger", "guarded", "log_window")
 
 
 class _Guarded(logging.Logger):
@@ -121,6 +123,11 @@ def guarded(logger: logging.Logger) -> logging.Logger:
     if not isinstance(logger, _Guarded):
         logger.__class__ = type("GuardedLogger", (_Guarded, type(logger)), {})
     return logger
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return Celery's logger of that name, made one that never raises."""
+    return guarded(celery_log.get_logger(name))
 
 
 def _print_error() -> None:

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from celery.utils.log import get_logger
 from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.clock import steady
-from celery_once_beat.logs import guarded
+from celery_once_beat.logs import get_logger
 from celery_once_beat.wording import failure_words, printable, without_passwords
 
 from .guard import guard
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)

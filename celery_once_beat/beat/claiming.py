@@ -16,11 +16,9 @@ from itertools import compress
 from operator import itemgetter
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import Step, same_definition
 from celery_once_beat.store import (
     SET_ANEW,
@@ -42,7 +40,7 @@ from .entry import BeatEntry
 from .publishing import SLICE, Job
 from .server_clock import CURSOR_AHEAD, ServerClock
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 _LoadReply = Loaded | Superseded | OnceError
 #: A claim as it was sent. The answers to other claims don't change it.

@@ -7,16 +7,15 @@ from functools import cached_property
 from typing import Any
 
 from celery.beat import Scheduler
-from celery.utils.log import get_logger
 
 from celery_once_beat.clock import steady
-from celery_once_beat.logs import Outage, guarded
+from celery_once_beat.logs import Outage, get_logger
 from celery_once_beat.store import Published, Store
 from celery_once_beat.wording import shown
 
 from . import broker
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class BrokerConnection(Scheduler):

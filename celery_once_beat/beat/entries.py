@@ -35,12 +35,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError
 from celery_once_beat.identity import digest
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.rules import Step
 from celery_once_beat.wording import MOST_FAILURE, printable, shown
 
@@ -50,7 +48,7 @@ from .making import Making
 from .part import BeatPart
 from .sources import Changes, ScheduleSource, Source
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds after which an entry that can't continue is tried again.
 RETRY_AFTER = 30.0

@@ -28,7 +28,6 @@ import kombu
 from celery import beat, signals
 from celery.app.amqp import AMQP
 from celery.app.routes import MapRoute
-from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialize
 from kombu.serialization import registry  # type: ignore[attr-defined]  # its stubs lack it
@@ -37,14 +36,14 @@ from kombu.utils.uuid import uuid
 
 import celery_once_beat
 from celery_once_beat.clock import steady
-from celery_once_beat.logs import guarded
+from celery_once_beat.logs import get_logger
 from celery_once_beat.windows import HEADERS, Window, encode_headers
 
 from .broker import BatchPublishError
 from .outgoing import OutgoingMessages
 
-logger = guarded(get_logger(__name__))
-_celery_logger = guarded(get_logger("celery.beat"))
+logger = get_logger(__name__)
+_celery_logger = get_logger("celery.beat")
 
 #: Seconds for which what was learned counts.
 _KEPT = 60.0

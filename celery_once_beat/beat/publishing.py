@@ -29,12 +29,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from celery.utils.log import get_logger
-
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import Logged, about, guarded, log_window
+from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
@@ -48,7 +46,7 @@ from .learned import LearnedMessages
 from .outgoing import OutgoingMessages
 from .server_clock import ServerClock
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Windows that are taken, published and confirmed together.
 SLICE = 100

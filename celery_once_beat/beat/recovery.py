@@ -12,12 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from celery.utils.log import get_logger
-
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import Logged, about, guarded, log_window
+from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.store import BeatReport, Closed, Heartbeat, Overdue, Store, Taken, Unchanged, Unconsumed, read_app
@@ -29,7 +27,7 @@ from .entry import BeatEntry
 from .publishing import Job
 from .server_clock import ServerClock
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Overdue windows read of each shard at a time.
 _MOST = 100

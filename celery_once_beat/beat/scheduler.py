@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
-from celery.utils.log import get_logger
 from kombu.utils.url import maybe_sanitize_url
 
 from celery_once_beat import __version__, signals
@@ -23,7 +22,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import Outage, about, guarded
+from celery_once_beat.logs import Outage, about, get_logger
 from celery_once_beat.settings import Settings, describe_app, name_broker
 from celery_once_beat.store import BeatReport, check_client, new_store
 from celery_once_beat.windows import WindowKey
@@ -39,7 +38,7 @@ from .setup_check import SetupCheck
 from .sources import Source, log_left_out
 from .stopping import held_back
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Bases whose ``schedule`` holds every entry, and whose entries are due by their schedules alone.
 _FIT = {

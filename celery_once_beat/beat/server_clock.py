@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.clock import steady
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import MOST_APART
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: A cursor is the start of a claimed window. One that lies further ahead means that the server's clock was wrong when
 #: the window was claimed, or is wrong now.

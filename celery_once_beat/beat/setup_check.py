@@ -6,9 +6,7 @@ import socket
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
-
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import checks
 from celery_once_beat.store import Store, loaded_as, loaders_of
 
@@ -20,7 +18,7 @@ from .server_clock import ServerClock
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class SetupCheck:

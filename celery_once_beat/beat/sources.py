@@ -12,10 +12,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.windows import WindowKey
 from celery_once_beat.wording import shown
 
@@ -26,7 +24,7 @@ from .making import Alike
 if TYPE_CHECKING:
     from .entries import Entries
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class Changes(NamedTuple):

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import crontab, schedule
-from celery.utils.log import get_logger
 
 from celery_once_beat.errors import ScheduleError, UndecidedError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import count_starts, is_polled
 from celery_once_beat.schedules import Composed, describe
 from celery_once_beat.windows import next_start
@@ -22,7 +21,7 @@ from .guard import TookTooLong, within_time
 if TYPE_CHECKING:
     from .entry import BeatEntry
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 _TEN_DAYS = timedelta(days=10)
 _THIRTY_DAYS = 30 * 86_400.0

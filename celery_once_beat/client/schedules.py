@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from celery import Celery, Task
 from celery.schedules import BaseSchedule
-from celery.utils.log import get_logger
 from typing_extensions import TypedDict, Unpack
 
 from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule
@@ -28,7 +27,7 @@ from celery_once_beat.features.orders.orders import OrderedWindow, Orders
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.beat import make_defined
 from celery_once_beat.features.runtime.store import StoredDefinition
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
 from celery_once_beat.schedules import Change, Definition, OneOff, check_name, check_words, find_zone
@@ -40,7 +39,7 @@ from celery_once_beat.wording import expect, shown
 
 from .value import Schedule, Wanted, check_number
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 When: TypeAlias = "BaseSchedule | float | timedelta | datetime"
 #: Schedules that travel in one pipeline.

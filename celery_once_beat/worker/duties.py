@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from celery.signals import worker_shutdown, worker_shutting_down
-from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.features import hooks
 from celery_once_beat.identity import worker_name
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.settings import WORKER_REPORTS, Settings, name_broker
 from celery_once_beat.store import Store
 
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds until the next try, if one was in vain. What waited while Redis was away is soon published again.
 _AGAIN = 1.0

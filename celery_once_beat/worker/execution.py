@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
 from celery.platforms import EX_FAILURE
-from celery.utils.log import get_logger
 
 from celery_once_beat import signals
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailableError
 from celery_once_beat.identity import delivery_name, execution_name
-from celery_once_beat.logs import guarded
+from celery_once_beat.logs import get_logger
 from celery_once_beat.outcomes import OUTCOMES, Outcome
 from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Stale, Store, Waits
 from celery_once_beat.windows import Window, check_retry
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 #: Stands for what the body raised while it hasn't ended yet.
 _RUNNING = BaseException()
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class Execution(WindowExecution):

@@ -32,19 +32,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_postrun, task_prerun, worker_process_shutdown, worker_shutdown
-from celery.utils.log import get_logger
 
 from celery_once_beat.background import OfProcess
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import guarded, log_window
+from celery_once_beat.logs import get_logger, log_window
 from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
 from celery_once_beat.windows import WindowKey
 
 if TYPE_CHECKING:
     from .part import ExecutionPart
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds that an end waits for the next begin. Killed meanwhile, the window runs again. Much less would wake the
 #: thread for each end of a busy worker, and a wake costs more than recording it.

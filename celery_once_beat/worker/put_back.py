@@ -16,12 +16,11 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject
-from celery.utils.log import get_logger
 from kombu.serialization import registry  # type: ignore[attr-defined]  # celery-types lacks it
 
 from celery_once_beat.backoff import backoff_step
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import PUT_BACK, find_among, find_headers
 
@@ -31,7 +30,7 @@ from .tracing import here
 if TYPE_CHECKING:
     from .task import OnceTask
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: A process puts back at most this many messages a second.
 RATE = 50.0

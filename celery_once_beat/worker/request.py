@@ -13,7 +13,6 @@ from celery.app.task import Context
 from celery.exceptions import TimeLimitExceeded
 from celery.signals import task_revoked, task_unknown
 from celery.utils.imports import symbol_by_name
-from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601
 from celery.worker import request as base
 from celery.worker import state
@@ -22,7 +21,7 @@ from celery.worker.request import Request
 from celery_once_beat import signals
 from celery_once_beat.errors import OnceError, SettingError
 from celery_once_beat.identity import delivery_name, execution_name, worker_name
-from celery_once_beat.logs import Logged, about, guarded, log_window
+from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import Begun, Closed, Confirmed, Ending, Finished, Stale, Store
 from celery_once_beat.windows import Window, WindowKey, check_retry, decode_headers, find_among, key_of
@@ -33,7 +32,7 @@ from .errands import errands_of
 from .message import DELIVERY, RAW, kept_of
 from .part import arguments_of, parts_of
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds to keep trying while Redis doesn't answer. Later, recovery would be as quick.
 _PATIENCE = 30.0

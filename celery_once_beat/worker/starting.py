@@ -10,10 +10,9 @@ from typing import Any
 
 from celery import Celery
 from celery.signals import beat_init, celeryd_after_setup
-from celery.utils.log import get_logger
 
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.options import TASK_CHECKS, check_among
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions
@@ -21,7 +20,7 @@ from celery_once_beat.wording import did_you_mean, shown
 
 from .task import OnceTask
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds after which a stock beat looks again whether there are others.
 _OTHERS_LOOKED_FOR = 30.0

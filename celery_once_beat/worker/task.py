@@ -21,12 +21,11 @@ from celery import Task
 from celery.concurrency import ALIASES  # type: ignore[attr-defined]  # celery-types lacks it
 from celery.exceptions import InvalidTaskError, SoftTimeLimitExceeded
 from celery.signals import before_task_publish
-from celery.utils.log import get_logger
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from celery_once_beat.errors import NewerVersionError, OnceError, RecordError, SettingError
 from celery_once_beat.features import hooks
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.options import TaskOptions
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import store_of
@@ -50,7 +49,7 @@ from .notes import NOTES, Notes, notes_of
 from .put_back import put_back
 from .tracing import as_traced, here, is_awaited_by_pool, is_handed_on, last_traced, traced
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 if TYPE_CHECKING:
     from celery_once_beat.features.keyed.task import TaskMethods

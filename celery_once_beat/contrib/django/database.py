@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from celery.utils.log import get_logger
 from django.conf import settings
 from django.db import close_old_connections, connections, router, transaction
 from django.db.models import Case, DateTimeField, F, Value, When
@@ -25,11 +24,11 @@ from django_celery_beat.utils import now
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import DatabaseUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 
 from .entry import zone_of_runs
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

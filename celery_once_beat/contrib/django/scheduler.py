@@ -14,14 +14,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from celery.utils.log import get_logger
 from django.db import close_old_connections
 from django.db.utils import DatabaseError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin, log_left_out
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
-from celery_once_beat.logs import Outage, about, guarded
+from celery_once_beat.logs import Outage, about, get_logger
 from celery_once_beat.store import EntryAccount, RowSeen, Spent, Unknown, find_rows, left_rows
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
@@ -30,7 +29,7 @@ from .database import Database, Tables, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, as_entries, instant
 from .source import RowSource
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: The database can't be asked, may only be read (PostgreSQL's InternalError), or has no such tables yet: not this row's
 #: or that one's fault.

@@ -10,13 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.part import BeatPart
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.options import is_buffer
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import BeatReport, Overdue, Store
@@ -24,7 +22,7 @@ from celery_once_beat.windows import WindowKey
 
 from .store import FreeSlots, ask_free_slots, find_due, make_due
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds between two looks while windows wait.
 _EVERY = 0.2

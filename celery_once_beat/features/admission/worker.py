@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore
-from celery.utils.log import get_logger
 
 from celery_once_beat import signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.identity import host_of
-from celery_once_beat.logs import guarded, log_window
+from celery_once_beat.logs import get_logger, log_window
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import Busy, Closed, Waits
 from celery_once_beat.windows import Window, format_instant
@@ -27,7 +26,7 @@ from celery_once_beat.worker.put_back import come_again, put_back, times_put_bac
 
 from .store import Acquired, Full, acquire_slot, release_slot, slot_renewal
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Times that a message with an unknown limit is put back, within about a minute.
 _MOST_UNKNOWN = 12

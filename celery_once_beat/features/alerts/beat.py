@@ -18,8 +18,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat import signals
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.guard import guard
@@ -29,7 +27,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.keyed.task import Child
 from celery_once_beat.features.orders.store import Order, write_orders
-from celery_once_beat.logs import Logged, about, guarded
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Overdue, Published
@@ -38,7 +36,7 @@ from celery_once_beat.windows import Window, WindowKey, alert_id, format_instant
 from .reasons import BY_FAILURES, end_words, how_ended, why_late
 from .store import Alert, alerted, drop_alert, take_alerts
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: New alerts taken per shard and sweep.
 _MOST = 100

@@ -13,16 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.beat.part import BeatPart
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.store import BeatReport, Heartbeat, Overdue
 from celery_once_beat.windows import WindowKey
 
 from . import TICKS
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class Part(BeatPart):

@@ -17,12 +17,11 @@ import uuid
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.logs import guarded, log_window
+from celery_once_beat.logs import get_logger, log_window
 from celery_once_beat.rules import EntryPolicy, Timing
 from celery_once_beat.schedules import Definition, OneOff
 from celery_once_beat.store import Claimed, Confirmation, Published, store_of
@@ -34,7 +33,7 @@ from .store import open_child
 if TYPE_CHECKING:
     from celery_once_beat.worker import OnceTask
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 
 class TrackedChild:

@@ -10,12 +10,10 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, UnknownScheduleError
 from celery_once_beat.identity import order_name
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.rules import latest_start
 from celery_once_beat.schedules import check_words
@@ -25,7 +23,7 @@ from celery_once_beat.wording import printable
 
 from .store import Open, Order, abandon_many, backfill_many, refuse_orders, republish_many, write_orders
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Windows that are ordered in one pipeline.
 _ORDERED = 100

@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
-from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError
-from celery_once_beat.logs import guarded
+from celery_once_beat.logs import get_logger
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
 from celery_once_beat.windows import PUT_BACK, WindowKey, find_among
@@ -36,7 +35,7 @@ from celery_once_beat.worker.request import OnceRequest, delivery_of
 
 from .store import receive_many
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Seconds from one check of what is reserved to the next. What is there at two of them is recorded.
 _CHECK_EVERY = 0.5

@@ -17,8 +17,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
-
 from celery_once_beat.beat.entries import Entries
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.guard import guard
@@ -28,7 +26,7 @@ from celery_once_beat.beat.sources import Changes, Source
 from celery_once_beat.beat.timetable import Earlier, log_earlier
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import about, get_logger
 from celery_once_beat.schedules import Definition
 from celery_once_beat.store import SHARDS, BeatReport, Overdue, Store, raised
 from celery_once_beat.windows import WindowKey, format_instant
@@ -40,7 +38,7 @@ from .store import StoredDefinition
 if TYPE_CHECKING:
     from celery import Celery
 
-logger = guarded(get_logger(__name__))
+logger = get_logger(__name__)
 
 #: Definitions that are read in one pipeline.
 _CHUNK = 500
