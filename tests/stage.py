@@ -18,8 +18,7 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many, republish_many
 from celery_once_beat.features.reserved.store import receive_many
-from celery_once_beat.rules import EndRules
-from celery_once_beat.rules.balance import balance
+from celery_once_beat.rules import EndRules, count_starts
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Store, raised
 from celery_once_beat.store import model as r
@@ -273,7 +272,8 @@ class Stage:
 
     def even(self) -> bool:
         """Whether the conservation law holds."""
-        return balance(ENTRY, EVERY_MINUTE, self.store.account(ENTRY)).even
+        account = self.store.account(ENTRY)
+        return account.accounted == count_starts(EVERY_MINUTE, account.since, account.cursor)
 
 
 def _overdue_take(stage: Stage, consumed: Iterable[str] | None = (QUEUE, "other")) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from celery_once_beat.errors import ScheduleError
-from celery_once_beat.rules import Balance
 from celery_once_beat.status import Listed, line_up
 from celery_once_beat.windows import format_instant
 
@@ -56,23 +55,22 @@ def _judge(listed: Listed) -> dict[str, Any]:
     if entry is None or not entry.is_in_force(account.fingerprint):
         return {**judged, "verdict": "another definition", "why": "the beats have one that this process's code doesn't"}
     try:
-        claimed = sum(account.counts.values()) + account.owed
-        defined = claimed if entry.timetable.polled else entry.timetable.count(account.since, account.cursor)
+        accounted, polled = account.accounted, entry.timetable.polled
+        defined = accounted if polled else entry.timetable.count(account.since, account.cursor)
         excluded = sum(1 for _ in islice(entry.timetable.left_out(account.since, account.cursor), _MOST_EXCLUDED))
     except ScheduleError as exc:
         return {**judged, "verdict": "can't be counted", "why": str(exc)}
-    result = Balance(name, defined, dict(account.counts), account.owed)
-    lacks = result.defined - result.accounted
+    lacks = defined - accounted
     how = "have no account" if lacks > 0 else "too many are accounted for"
     return {
         **judged,
-        "defined": result.defined,
-        "outcomes": result.outcomes,
+        "defined": defined,
+        "outcomes": account.counts,
         "excluded": excluded,
-        "open": result.open,
-        "accounted": result.accounted,
-        "verdict": "balances" if result.even else "doesn't balance",
-        "why": "" if result.even else f"{abs(lacks)} windows {how}",
+        "open": account.owed,
+        "accounted": accounted,
+        "verdict": "doesn't balance" if lacks else "balances",
+        "why": f"{abs(lacks)} windows {how}" if lacks else "",
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import checks
-from .balance import Balance
 from .budget import budget, half_spent, spend
 from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour

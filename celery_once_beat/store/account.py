@@ -64,6 +64,15 @@ class EntryAccount:
         """Open windows that the definition in force defines; backfills are none of them."""
         return sum(1 for start, window in self.open.items() if not window.backfill and start > self.since)
 
+    @property
+    def accounted(self) -> int:
+        """Windows with an outcome, open or untracked.
+
+        The conservation law, which needs no history: as many as the schedule defines from ``since`` to ``cursor``.
+        A polled schedule defines the windows that were claimed.
+        """
+        return sum(self.counts.values()) + self.owed
+
 
 @dataclass(frozen=True)
 class OpenWindow:

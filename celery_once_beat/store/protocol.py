@@ -105,8 +105,8 @@ What each failure does
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
 
-Counters ``c:<outcome>`` obey the conservation law (see ``rules.balance``); ``x:<outcome>`` count backfills and windows
-of earlier definitions, which it leaves out.
+Counters ``c:<outcome>`` obey the conservation law (see ``EntryAccount.accounted``); ``x:<outcome>`` count backfills and
+windows of earlier definitions, which it leaves out.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-from celery_once_beat.rules.balance import balance
+from celery_once_beat.rules import count_starts
 from celery_once_beat.windows import format_instant, starts_after
 
 from .ledger import Event, WindowKey
 from .stage import SCHEDULES, WORKERS, Stage, or_after
-from .verdict import Verdict, judge, not_refused
+from .verdict import Balance, Verdict, judge, not_refused
 
 __all__ = ("play",)
 
@@ -119,7 +119,10 @@ class _Story:
             # What was claimed while the beat ended is owed as well.
             for start in starts_after(SCHEDULES[name], stage.born[name], max(stopped, account.cursor))
         ]
-        balances = [balance(name, SCHEDULES[name], account) for name, account in accounts.items()]
+        defined = {
+            name: count_starts(SCHEDULES[name], account.since, account.cursor) for name, account in accounts.items()
+        }
+        balances = [Balance(name, defined[name], account.counts, account.owed) for name, account in accounts.items()]
         return judge(stage.events, owed, stage.kills, balances, stage.copies)
 
     def _all_settled(self) -> bool:

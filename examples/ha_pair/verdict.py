@@ -6,15 +6,14 @@ What the store believes is looked at beside it, never instead.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-from celery_once_beat.rules.balance import Balance
+from typing import NamedTuple
 
 from .ledger import Event, WindowKey
 
-__all__ = ("Copy", "Kill", "Verdict", "judge", "not_refused")
+__all__ = ("Balance", "Copy", "Kill", "Verdict", "judge", "not_refused")
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,15 @@ class Copy:
 
     window: WindowKey
     at: float
+
+
+class Balance(NamedTuple):
+    """The store's account of one entry: how many windows its schedule defines, and what became of them."""
+
+    entry: str
+    defined: int
+    outcomes: Mapping[str, int]
+    open: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Verdict:
             f"the store's account of {balance.entry} doesn't balance: "
             f"{balance.defined} windows, {balance.outcomes}, {balance.open} open"
             for balance in self.balances
-            if balance.outcomes.get("done", 0) != balance.defined or not balance.even
+            if balance.outcomes != {"done": balance.defined} or balance.open
         ]
         return found
 
