@@ -61,30 +61,18 @@ from celery_once_beat.windows import KeyedWindow, WindowKey
 VERSION = 1
 SHARDS = 16
 
-_TYPES = {
-    "entry": "hash",
-    "entries": "hash",
-    "open": "zset",
-    "alerts": "stream",
-    "late": "zset",
-    "ends": "hash",
-    "claim": "string",
-    "run": "string",
-    "history": "list",
-    "refused": "hash",
-    "workers": "zset",
-    "failures": "hash",
-    "lines": "zset",
-    "slots": "zset",
-    "waiting": "zset",
-    "def": "hash",
-    "changes": "list",
-    "defs": "zset",
-    "gone": "zset",
-    "orders": "zset",
-    "beats": "zset",
-    "reports": "hash",
+#: The keys that a verb of a window may have: of its shard, of its entry, and its own.
+_OF_SHARD = ("entries", "open", "beats", "alerts", "late", "ends", "lines")
+_OF_ENTRY = ("entry", "history", "refused", "failures")
+_OF_WINDOW = ("claim", "run")
+#: All others are strings.
+_NAMES = {
+    "hash": ("entry", "entries", "ends", "refused", "failures", "def", "reports"),
+    "list": ("history", "changes"),
+    "stream": ("alerts",),
+    "zset": ("open", "late", "workers", "lines", "slots", "waiting", "defs", "gone", "orders", "beats"),
 }
+_TYPES = {name: kind for kind, names in _NAMES.items() for name in names}
 
 
 @lru_cache(maxsize=1024)
@@ -109,10 +97,7 @@ class Keys:
         #: The log of orders; and which queues workers consume.
         self.orders, self.workers = f"{prefix}orders", f"{prefix}workers"
         #: In one slot of a cluster.
-        self.of_beats = {
-            "beats": beats,
-            "reports": f"{prefix}{{{beats}}}:reports",
-        }
+        self.of_beats = {"beats": beats, "reports": f"{prefix}{{{beats}}}:reports"}
 
     def of_entry(self, what: str, entry: str) -> str:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""
@@ -156,19 +141,9 @@ class Keys:
     def in_slot(shard: str, entry: str, start: str) -> dict[str, str]:
         """As :meth:`of_window`, in a slot by :meth:`slot_of`."""
         return {
-            "entry": f"{shard}entry:{entry}",
-            "entries": f"{shard}entries",
-            "open": f"{shard}open",
-            "beats": f"{shard}beats",
-            "alerts": f"{shard}alerts",
-            "late": f"{shard}late",
-            "ends": f"{shard}ends",
-            "claim": f"{shard}claim:{entry}:{start}",
-            "run": f"{shard}run:{entry}:{start}",
-            "history": f"{shard}history:{entry}",
-            "refused": f"{shard}refused:{entry}",
-            "lines": f"{shard}lines",
-            "failures": f"{shard}failures:{entry}",
+            **{what: f"{shard}{what}" for what in _OF_SHARD},
+            **{what: f"{shard}{what}:{entry}" for what in _OF_ENTRY},
+            **{what: f"{shard}{what}:{entry}:{start}" for what in _OF_WINDOW},
         }
 
     def of_limit(self, name: str) -> dict[str, str]:
