@@ -1,24 +1,27 @@
-"""A beat's connection to the broker. A beat whose connection is dead claims nothing."""
+"""A beat's connection to the broker: it is known to live before anything is claimed, and never waits for ever."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
+from celery.beat import Scheduler
 from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.clock import steady
-from celery_once_beat.logs import get_logger
-from celery_once_beat.wording import failure_words, printable, without_passwords
+from celery_once_beat.logs import Outage, get_logger
+from celery_once_beat.store import Published, Store
+from celery_once_beat.wording import failure_words, printable, shown, without_passwords
 
 from .guard import guard
 
 logger = get_logger(__name__)
 
-#: Raised by a batch whose messages perhaps didn't go out; older kombus have neither.
+#: Raised by a batch whose messages perhaps didn't go out; kombu before 5.7 has neither.
 BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
 
 #: Redis commands for one message: the push, and ten expiries, one a priority, if its queue expires.
@@ -59,7 +62,7 @@ class Alarm:
         self.on = False
 
 
-def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
+def transport_options(app: Any, alarm: Alarm) -> dict[str, Any]:
     """Options for a connection on which windows are published: publisher confirms, and no endless waits.
 
     The app's own options go first.
@@ -70,8 +73,7 @@ def transport_options(app: Any, alarm: Alarm | None = None) -> dict[str, Any]:
     scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
     if scheme in ("amqp", "amqps", "pyamqp", "pyamqps"):
         options: dict[str, Any] = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
-        if alarm is not None:
-            options.update(on_blocked=alarm.blocked, on_unblocked=alarm.unblocked)
+        options.update(on_blocked=alarm.blocked, on_unblocked=alarm.unblocked)
     elif scheme in ("redis", "rediss", "redis+socket", "sentinel"):
         options = {"socket_timeout": timeout}
     else:
@@ -184,3 +186,83 @@ def _look_for_close(connection: Any) -> None:
             connection.drain_events(timeout=0.001)
         except TimeoutError:
             return
+
+
+class BrokerConnection(Scheduler):
+    """The part of the scheduler that knows the broker."""
+
+    #: The verbs of windows in Redis.
+    store: Store
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        #: What the broker does while it can't be used: "doesn't answer: …".
+        self.broker_trouble = ""
+        self.broker_outage = Outage(logger, ("broker_away", "broker_back"), "the broker answers again")
+        self._broker_asked = 0.0
+        self._alarm = Alarm()
+        super().__init__(*args, **kwargs)
+
+    @cached_property
+    def connection(self) -> Any:
+        """As the base's, with publisher confirms, and never waiting for ever."""
+        self._alarm = Alarm()
+        return self.app.connection_for_write(transport_options=transport_options(self.app, self._alarm))
+
+    def _ensure_connected(self) -> Any:
+        # The base tries a hundred times, and nothing else happens meanwhile.
+        return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
+
+    def broker_ready(self) -> bool:
+        """Whether the broker answers: asked before each claim, and while it doesn't, once a second."""
+        if self.broker_outage.lasts and steady() - self._broker_asked < 1.0:
+            return False
+        trouble = why_away(self.connection)
+        self._broker_asked = steady()
+        # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
+        # made, on which no confirm of an earlier message can come.
+        if trouble or (self._alarm.was_on and not self._alarm.on):
+            self._drop_broker()
+        alive = not trouble and not self._alarm.on
+        if alive:
+            self.broker_outage.end()
+        else:
+            full = "takes no messages, since its memory or its disk is full"
+            self.broker_trouble = f"doesn't answer: {trouble}" if trouble else full
+            self.broker_outage.begin("the broker %s; nothing is claimed", self.broker_trouble)
+        return alive
+
+    def _drop_broker(self) -> None:
+        self.__dict__.pop("producer", None)
+        connection = self.__dict__.pop("connection", None)
+        if connection is not None:
+            drop(connection)
+
+    def _producer(self) -> Any:
+        """The base's producer; None where there is no connection."""
+        try:
+            return None if self.broker_outage.lasts else self.producer
+        except Exception as exc:  # noqa: BLE001  # every transport has errors of its own
+            logger.debug("once: no producer: %s", exc)
+            return None
+
+    def publish_once(self, send: Callable[..., object]) -> tuple[Published, str]:
+        """Call ``send``, which publishes what belongs to no window, with Celery's options for one try.
+
+        Returns whether it went out, and why not; '' where the broker is away, which was logged.
+        """
+        producer = self._producer() if self.broker_ready() else None
+        if producer is None:
+            return Published.UNSURE, ""
+        wait = max(self.store.settings.publish_timeout / 2, 1.0)
+        try:
+            with self._alarm.during_publish():
+                send(producer=producer, retry=False, confirm_timeout=wait)
+        except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
+            logger.debug("once: not published: %s", exc)
+            self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
+            if not is_to_blame(exc, producer):
+                return Published.IMPOSSIBLE, shown(exc)
+            if hangs(exc):
+                self._drop_broker()
+            return Published.UNSURE, shown(exc) if self.broker_ready() else ""
+        return Published.SENT, ""

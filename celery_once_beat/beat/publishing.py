@@ -39,7 +39,7 @@ from celery_once_beat.windows import Window, WindowKey, format_instant, task_id,
 from celery_once_beat.wording import failure_words, printable, shown
 
 from . import broker
-from .connection import BrokerConnection
+from .broker import BrokerConnection
 from .entry import BeatEntry
 from .guard import guard
 from .learned import LearnedMessages
