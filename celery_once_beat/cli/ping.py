@@ -31,13 +31,7 @@ _HANGS = 60.0
 @click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 @click.pass_context
 def ping(
-    ctx: click.Context,
-    *,
-    beat: str | None,
-    file: str | None,
-    entries: bool,
-    scheduler: str | None,
-    json_: bool,
+    ctx: click.Context, *, beat: str | None, file: str | None, entries: bool, scheduler: str | None, json_: bool
 ) -> None:
     """Exit with 0 where a beat lives, else with 1.
 

@@ -52,8 +52,7 @@ def dashboard(project: Project, host: str, port: int, token: str | None, *, acti
 @click.command()
 @click.option("--port", type=_PORT, help="Serve /metrics on this port instead, without a token; 0: a free one.")
 @click.option(
-    "--host",
-    help="With --port: address to listen on. Whoever reaches it reads the metrics.  [default: 127.0.0.1]",
+    "--host", help="With --port: address to listen on. Whoever reaches it reads the metrics.  [default: 127.0.0.1]"
 )
 @click.option(
     "--entries",

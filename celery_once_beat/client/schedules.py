@@ -235,11 +235,7 @@ class Schedules:
         return self._put([wanted], words, if_version, counts_from)[0]
 
     def _put(
-        self,
-        wanted: Sequence[Wanted],
-        words: str,
-        if_version: int | None = None,
-        counts_from: datetime | None = None,
+        self, wanted: Sequence[Wanted], words: str, if_version: int | None = None, counts_from: datetime | None = None
     ) -> Sequence[Schedule]:
         """Set schedules; raises the first error once all are sent."""
         made: builtins.list[Schedule | OnceError] = []
@@ -330,11 +326,7 @@ class Schedules:
             yield from page
 
     def _pages(
-        self,
-        prefix: str,
-        after: str,
-        wrong: Callable[[OnceError], None] | None,
-        where: Mapping[str, Any] | None,
+        self, prefix: str, after: str, wrong: Callable[[OnceError], None] | None, where: Mapping[str, Any] | None
     ) -> Iterator[builtins.list[Schedule]]:
         fits = where is None or (isinstance(where, Mapping) and all(str(each).startswith(_METADATA) for each in where))
         expect("list, where", where, fits, f"a dict like {{'{_METADATA}tenant': '42'}}", SettingError)

@@ -172,16 +172,7 @@ class Lookup:
         until = codec.epoch_ms(now)
         replies = self._trip.read(
             [
-                (
-                    "ZRANGEBYSCORE",
-                    self._keys.open(shard),
-                    "-inf",
-                    until,
-                    "WITHSCORES",
-                    "LIMIT",
-                    0,
-                    _MOST_OVERDUE,
-                )
+                ("ZRANGEBYSCORE", self._keys.open(shard), "-inf", until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE)
                 for shard in range(SHARDS)
             ]
         )

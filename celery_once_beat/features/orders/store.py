@@ -11,17 +11,7 @@ from functools import partial
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.store import (
-    Busy,
-    Claimed,
-    Confirmed,
-    ConfirmReply,
-    Finished,
-    Store,
-    Unchanged,
-    Unknown,
-    raised,
-)
+from celery_once_beat.store import Busy, Claimed, Confirmed, ConfirmReply, Finished, Store, Unchanged, Unknown, raised
 from celery_once_beat.store.codec import (
     EPOCH,
     LONGEST_WORDS,
