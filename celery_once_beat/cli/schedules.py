@@ -19,6 +19,7 @@ from celery_once_beat.status import as_json
 from celery_once_beat.wording import did_you_mean, read_span, shown
 
 from .context import Project, fail, json_option, pass_project, words_options, yes_option
+from .orders import pause, resume
 from .output import local, plain, print_json, print_table, printing_json
 
 COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
@@ -51,7 +52,6 @@ def schedules() -> None:
 # -- options ----------------------------------------------------------------------------------------------------
 
 
-_names_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _prefix_option = click.option("--prefix", metavar="TEXT", default="", help="Only schedules whose names begin so.")
 
 
@@ -277,7 +277,7 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
 
 
 @schedules.command()
-@_names_argument
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
 @words_options
 @yes_option
@@ -298,36 +298,8 @@ def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, 
             done({"name": name, "deleted": deleted}, f"{plain(name)}: {'deleted' if deleted else 'there is none'}")
 
 
-@schedules.command()
-@_names_argument
-@words_options
-@json_option
-@pass_project()
-def pause(project: Project, names: tuple[str, ...], *, json_: bool, **words: str) -> None:
-    """Claim no further windows of NAME…; open windows continue. Holds until resume, over restarts and deploys.
-
-    --json prints a list with an object for each NAME: name, paused.
-    """
-    with printing_json(json_) as done:
-        for name in names:
-            project.schedules.pause(name, **words)
-            done({"name": name, "paused": True}, f"{plain(name)}: paused")
-
-
-@schedules.command()
-@_names_argument
-@words_options
-@json_option
-@pass_project()
-def resume(project: Project, names: tuple[str, ...], *, json_: bool, **words: Any) -> None:
-    """Claim the windows of NAME… again. Those of the pause are caught up on as after an outage (catch_up).
-
-    --json prints a list with an object for each NAME: name, paused.
-    """
-    with printing_json(json_) as done:
-        for name in names:
-            project.schedules.resume(name, **words)
-            done({"name": name, "paused": False}, f"{plain(name)}: resumed")
+for _command in (pause, resume):  # they know schedules that are set at run time too
+    schedules.add_command(_command)
 
 
 # -- a file -----------------------------------------------------------------------------------------------------

@@ -78,9 +78,9 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     assert listed[0].split() == ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"]
     assert listed[1].split()[:7] == ["report", "proj.work", "every", "90", "s", "paused", "3"]
     said = run("pause", "report", "none", "--json", exit_code=2)
-    assert json.loads(said.stdout) == [{"name": "report", "paused": True}], "what was done before it failed"
+    assert json.loads(said.stdout) == [{"entry": "report", "paused": True}], "what was done before it failed"
     assert run("show", "report").output.count("paused") == 1
-    assert json.loads(run("resume", "report", "--json").output) == [{"name": "report", "paused": False}]
+    assert not json.loads(run("resume", "report", "--json").output)[0]["paused"]
     (of_list,) = json.loads(run("list", "--prefix", "rep", "--json").output)
     assert (of_list["paused"], of_list["options"]) == (False, {"queue": "slow"})
     assert json.loads(run("list", "--prefix", "x", "--json").output) == []
@@ -99,7 +99,7 @@ def test_set_show_list_pause_delete_and_changes(run: Run, schedules: Schedules) 
     [
         (["show", "reprt"], 2, "once: there is no schedule 'reprt' (did you mean 'report'?)"),
         (["changes", "reprt"], 2, "once: there is no schedule 'reprt', and none was deleted of late"),
-        (["pause", "reprt"], 2, "once: there is no schedule 'reprt'"),
+        (["pause", "reprt"], 2, "once: no beat has loaded 'reprt'"),
         (["set", "a", "t"], 2, "once: say when: one of --every, --cron, --at and --schedule"),
         (["set", "a", "t", "--every", "1h", "--cron", "* * * * *"], 2, "once: say when:"),
         (["set", "a", "t", "--every", "soon"], 2, "once: --every: found 'soon', expected seconds, a timedelta"),
