@@ -284,10 +284,10 @@ class Schedules:
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. Open windows continue to their outcome."""
         _check_version(check_name(name), if_version)
-        reply = definitions.delete_definition(self._store, name, check_words(by, note), if_version=if_version)
+        (reply,) = definitions.delete_many(self._store, [name], check_words(by, note), if_version=if_version)
         if isinstance(reply, definitions.Conflict):
             raise self._conflict(name, reply, if_version)
-        return isinstance(reply, definitions.Changed)
+        return isinstance(raised(reply), definitions.Changed)
 
     def delete_many(self, prefix: str, *, by: str = "", note: str = "") -> int:
         """Delete the schedules whose names begin with ``prefix``, in a round trip for 500 of them; returns how many."""
@@ -479,15 +479,12 @@ class Schedules:
 
     def _beat_entries(self, names: Sequence[str], entries: Entries) -> dict[str, BeatEntry | OnceError]:
         """Return these entries as a beat has them; of one that can't be read, why."""
-        found = dict(zip(names, definitions.read_definitions(self._store, names), strict=True))
-        changed = [name for name, each in found.items() if isinstance(each, StoredDefinition) and each.version > 1]
-        changes = dict(zip(changed, definitions.read_changes(self._store, changed) if changed else (), strict=True))
         made: dict[str, BeatEntry | OnceError] = {}
-        for name, each in found.items():
+        for name, (each, changes) in definitions.read_with_changes(self._store, names).items():
             try:
                 known = _undeleted(each)
                 if known is not None:
-                    made[name] = make_defined(entries, self._app, known, raised(changes.get(name, [])))
+                    made[name] = make_defined(entries, self._app, known, raised(changes))
             except StoreUnavailableError:
                 raise
             except OnceError as exc:

@@ -18,7 +18,7 @@ from celery_once_beat.beat.entries import Entries
 from celery_once_beat.errors import SettingError
 from celery_once_beat.features.runtime import beat as module
 from celery_once_beat.features.runtime.beat import Defined, make_defined
-from celery_once_beat.features.runtime.store import delete_definition, read_changes, read_definitions, set_definition
+from celery_once_beat.features.runtime.store import SetRequest, delete_many, read_changes, read_definitions, set_many
 from celery_once_beat.schedules import Definition
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, Store
@@ -41,7 +41,8 @@ class Reader:
         self.raw.close()
 
     def set(self, name: str, seconds: float = 60, **given: Any) -> None:
-        set_definition(self.store, name, Definition.of("t", seconds, once={"tracked": True}).text(), **given)
+        text = Definition.of("t", seconds, once={"tracked": True}).text()
+        set_many(self.store, [SetRequest(name, text, **given)])
 
     def look(self) -> dict[str, float]:
         """Look once; returns each entry's seconds."""
@@ -128,7 +129,7 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
     """Starts, the entry that runs them, and their number; of the time after a deletion there are none."""
     ago = timedelta(seconds=100)
     reader.set("a", 10)
-    delete_definition(reader.store, "a")
+    delete_many(reader.store, ["a"])
     reader.set("a", 7)
     reader.set("a", 5)
     (known,) = read_definitions(reader.store, ["a"])
@@ -167,7 +168,7 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     settings = Settings(redis_url=reader.url, runtime_tasks=("proj.*",))
     entries = Entries("beat-1", settings, {})
     for name, fields in ({"right": {}} | wrong).items():
-        set_definition(reader.store, name, json.dumps({**interval, **fields}))
+        set_many(reader.store, [SetRequest(name, json.dumps({**interval, **fields}))])
     with redis.Redis.from_url(reader.url) as raw:
         raw.hset(reader.store.keys.of_entry("def", "case"), "text", "x" * 1_000_000)
     defined = Defined(reader.store, entries, APP)
@@ -177,7 +178,7 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
     assert entries.wrong.keys() == wrong.keys()
     for name in wrong:
         assert caplog.text.count(f"schedule '{name}' is left out") == 1
-    set_definition(reader.store, "case", json.dumps(interval))
+    set_many(reader.store, [SetRequest("case", json.dumps(interval))])
     defined.sweep()
     assert sorted(entry.name for entry in entries) == ["case", "right"]
     assert "which has ['proj.*']" in entries.wrong["on_failure"]
@@ -191,9 +192,9 @@ def test_a_deletion_is_seen(reader: Reader) -> None:
     for name in ("a", "b"):
         reader.set(name)
     reader.look()
-    delete_definition(reader.store, "a")
+    delete_many(reader.store, ["a"])
     assert reader.look().keys() == {"b"}
-    delete_definition(reader.store, "b")
+    delete_many(reader.store, ["b"])
     reader.set("b", 30)
     assert reader.look() == {"b": 30}
 
@@ -203,7 +204,7 @@ def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.Monke
     reader.set("a")
     reader.look()
     saved = {key: reader.raw.hgetall(key) for key in reader.raw.scan_iter("once:*def:a")}
-    delete_definition(reader.store, "a")
+    delete_many(reader.store, ["a"])
     assert reader.look() == {}
     for key, values in saved.items():
         reader.raw.delete(key)
@@ -220,7 +221,7 @@ def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(reader, caplog)
     """The number of its last change expires then."""
     reader.set("a")
     reader.look()
-    delete_definition(reader.store, "a")
+    delete_many(reader.store, ["a"])
     reader.look()
     keys = reader.store.keys.of_definition("a")
     assert reader.raw.delete(keys["defs"], keys["gone"]) == 2

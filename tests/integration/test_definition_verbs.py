@@ -25,10 +25,11 @@ class Defined(Stage):
     """An entry that is set at run time."""
 
     def set(self, text: str = "one", **given: Any) -> Any:
-        return defs.set_definition(self.store, ENTRY, text, '{"by":"anna","note":"why"}', **given)
+        request = defs.SetRequest(ENTRY, text, '{"by":"anna","note":"why"}', **given)
+        return r.raised(defs.set_many(self.store, [request])[0])
 
     def delete(self, **given: Any) -> Any:
-        return defs.delete_definition(self.store, ENTRY, **given)
+        return r.raised(defs.delete_many(self.store, [ENTRY], **given)[0])
 
     @contextmanager
     def same_call(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ from celery_once_beat import OnceTask, Window, once
 from celery_once_beat.errors import SettingError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features.keyed import task as keyed
 from celery_once_beat.features.keyed.store import Elsewhen, begin_now, claim_key, confirm_key
-from celery_once_beat.features.keyed.task import _app_at
+from celery_once_beat.features.keyed.task import _app_at, _window_at
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import KeyedWindow
@@ -271,8 +271,6 @@ def test_a_wrong_key(key: Any) -> None:
 )
 def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None:
     """Every way to say when, in the zone that it names."""
-    from celery_once_beat.features.keyed.task import _window_at
-
     turn = once("job", every=every, tz=tz, url="redis://127.0.0.1:1/0")
     window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))
     assert window is not None
@@ -297,13 +295,11 @@ def test_children_are_told_from_each_other() -> None:
     """A window is entry and start: each entry's task sends its own, also where a name is long or odd."""
     task = _app_at("redis://127.0.0.1:1/0").task(wait_until, name="tests.child", base=OnceTask, shared=False)
     start = datetime(2026, 11, 21, 8, tzinfo=UTC)
-    entries = ["news", "bills", "bills:ann", "x" * 5000, "x" * 5001, task.name]
-    names = {
-        keyed.Child(task, user, Window(entry, start, None), None, None)._name
-        for entry in entries
-        for user in ("ann", "bob")
-    }
-    assert len(names) == 2 * len(entries)
+    parents = [
+        Window(entry, start, None) for entry in ("news", "bills", "bills:ann", "x" * 5000, "x" * 5001, task.name)
+    ]
+    names = {keyed.Child(task, user, parent, None, None)._name for parent in parents for user in ("ann", "bob")}
+    assert len(names) == 2 * len(parents)
     assert max(map(len, names)) < 100
 
 

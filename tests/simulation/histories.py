@@ -118,12 +118,12 @@ class History:
 
     def define(self) -> None:
         """Mostly beats see it at once."""
-        every = self.rng.choice((1, 1, 1, 2))
-        definitions.set_definition(self.store, self.entry, f'{{"every": {every}}}', paused=False)
+        text = f'{{"every": {self.rng.choice((1, 1, 1, 2))}}}'
+        raised(definitions.set_many(self.store, [definitions.SetRequest(self.entry, text, paused=False)])[0])
         self.see_definition()
 
     def delete(self) -> None:
-        definitions.delete_definition(self.store, self.entry)
+        raised(definitions.delete_many(self.store, [self.entry])[0])
         self.see_definition()
 
     def see_definition(self) -> None:

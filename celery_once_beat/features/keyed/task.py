@@ -536,7 +536,8 @@ def _short(entry: str) -> str:
 
 
 def _schedule(name: str, every: Every, tz: tzinfo | str | None, app: Celery) -> BaseSchedule:
-    carrier = app if tz is None else _app_in(_zone(name, tz))
+    zone = tz if tz is None or isinstance(tz, tzinfo) else read_zone(tz, f"{name}, tz")
+    carrier = app if zone is None else _app_in(zone)
     if isinstance(every, BaseSchedule):
         every = copy.copy(every)  # the caller's may be in a beat schedule too
         every.__dict__.pop("tz", None)
@@ -547,13 +548,6 @@ def _schedule(name: str, every: Every, tz: tzinfo | str | None, app: Celery) -> 
     if span is None or span < timedelta(milliseconds=1):
         raise SettingError(f"{name}, every: found {shown(every)}, expected {_AN_EVERY}")
     return schedule(span, app=carrier)
-
-
-def _zone(name: str, tz: tzinfo | str) -> tzinfo:
-    try:
-        return tz if isinstance(tz, tzinfo) else read_zone(tz)
-    except ValueError as exc:
-        raise SettingError(f"{name}, {exc}") from None
 
 
 @lru_cache(maxsize=64)

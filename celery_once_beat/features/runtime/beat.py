@@ -163,7 +163,7 @@ class Defined(Source):
         asked = self._asked
         moved = {shard: asked[shard] for shard, names in found.items() if 0 < asked[shard] < names.get("", 0)}
         # Asked after the names: what is deleted in between is seen here, and once more at the next sweep.
-        gone = dict(zip(moved, definitions.deleted_since(self._store, moved) if moved else (), strict=True))
+        gone = dict(zip(moved, definitions.deleted_since(self._store, moved), strict=True))
         missing = [self._known[shard].keys() - names.keys() for shard, names in found.items() if not asked[shard]]
         lost = self._without_trace([*itertools.chain.from_iterable(missing)])
         now = steady()
@@ -203,7 +203,7 @@ class Defined(Source):
 
     def _without_trace(self, names: Sequence[str]) -> set[str]:
         """Return those of which the store has no definition, not even a deleted one; raises StoreUnavailableError."""
-        found = definitions.read_definitions(self._store, names) if names else ()
+        found = definitions.read_definitions(self._store, names)
         return {name for name, each in zip(names, found, strict=True) if each is None}
 
     def _log_lost(self, names: Collection[str]) -> None:
@@ -239,15 +239,11 @@ class Defined(Source):
         return away
 
     def _read_chunk(self, names: list[str], made: list[BeatEntry], gone: list[str]) -> StoreUnavailableError | None:
-        found = definitions.read_definitions(self._store, names)
-        changed = [each.name for each in found if isinstance(each, StoredDefinition) and each.version > 1]
-        changes = dict(zip(changed, definitions.read_changes(self._store, changed) if changed else (), strict=True))
         lost: list[str] = []
         away: StoreUnavailableError | None = None
-        for name, known in zip(names, found, strict=True):
+        for name, (known, changes) in definitions.read_with_changes(self._store, names).items():
             del self._to_read[name]
-            its_changes = changes.get(name, [])
-            silent = next((each for each in (known, its_changes) if isinstance(each, StoreUnavailableError)), None)
+            silent = next((each for each in (known, changes) if isinstance(each, StoreUnavailableError)), None)
             if silent is not None:
                 self._to_read[name], away = None, silent
                 continue
@@ -256,7 +252,7 @@ class Defined(Source):
                 lost.append(name)
             elif not (isinstance(known, StoredDefinition) and known.deleted):  # else a later sweep finds it deleted
                 with guard(partial(self.leave_out, name)):
-                    made += self._make(raised(known), raised(its_changes))
+                    made += self._make(raised(known), raised(changes))
                     gone.pop()
         self._log_lost(lost)
         return away
@@ -288,24 +284,20 @@ class Defined(Source):
         Returns those of definitions that were deleted: their open windows go on to an outcome. And the windows of those
         that are there all the same, and are yet to be read. Raises StoreUnavailableError.
         """
-        asked = list({window.entry for window in windows})
         deleted: dict[str, BeatEntry] = {}
-        found = dict(zip(asked, definitions.read_definitions(self._store, asked), strict=True))
-        there = {name for name, each in found.items() if isinstance(each, OnceError)}  # who reads it says why
-        known = [each for each in found.values() if isinstance(each, StoredDefinition)]
-        changed = definitions.read_changes(self._store, [each.name for each in known]) if known else []
-        for each, changes in zip(known, changed, strict=True):
-            if not each.deleted:
-                there.add(each.name)
+        there: set[str] = set()
+        read = definitions.read_with_changes(self._store, [*{window.entry for window in windows}])
+        for name, (known, changes) in read.items():
+            if known is None:
                 continue
-            if isinstance(changes, StoreUnavailableError):
-                raise changes
-            with guard(partial(self.leave_out, each.name)):
-                deleted[each.name] = make_defined(self._all, self._app, each, raised(changes))
-            if each.name not in deleted:
-                there.add(each.name)
-        found_of = {window: deleted[window.entry] for window in windows if window.entry in deleted}
-        return found_of, {window for window in windows if window.entry in there}
+            there.add(name)  # who reads it says why it can't be read
+            if isinstance(known, StoredDefinition) and known.deleted:
+                if isinstance(changes, StoreUnavailableError):
+                    raise changes
+                with guard(partial(self.leave_out, name)):
+                    deleted[name] = make_defined(self._all, self._app, known, raised(changes))
+        found = {window: deleted[window.entry] for window in windows if window.entry in deleted}
+        return found, {window for window in windows if window.entry in there - deleted.keys()}
 
 
 def add_defined(loaded: LoadedSchedule, app: Celery, store: Store) -> None:

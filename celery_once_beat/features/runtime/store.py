@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec, raised
+from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec
 from celery_once_beat.store.keys import VERSION, newer
 from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
@@ -178,12 +178,6 @@ def set_many(store: Store, wanted: Iterable[SetRequest]) -> list[Changed | Confl
     return [_named(reply, each.name) for (each, _), reply in zip(asked, replies, strict=True)]
 
 
-def set_definition(store: Store, *request: Any, **more: Any) -> Changed | Conflict:
-    """Set one definition, that of the :class:`SetRequest` with these arguments."""
-    reply: Any = raised(set_many(store, [SetRequest(*request, **more)])[0])
-    return reply  # type: ignore[no-any-return]
-
-
 def delete_many(
     store: Store, names: Iterable[str], words: str = "{}", *, if_version: int | None = None
 ) -> list[ChangeReply | OnceError]:
@@ -191,12 +185,6 @@ def delete_many(
     asked = [(name, store.change_request(DELETE, name, words, if_version=if_version)) for name in names]
     replies = store.trip.run([request for _, request in asked])
     return [_named(reply, name) for (name, _), reply in zip(asked, replies, strict=True)]
-
-
-def delete_definition(store: Store, name: str, *words: str, if_version: int | None = None) -> ChangeReply:
-    """Delete one definition."""
-    reply: Any = raised(delete_many(store, [name], *words, if_version=if_version)[0])
-    return reply  # type: ignore[no-any-return]
 
 
 def set_paused(
@@ -230,6 +218,16 @@ def read_definitions(
     fields = _FIELDS if metadata else _FIELDS[:-1]
     replies = store.trip.send([("HMGET", key, *fields) for key in keys])
     return [read_definition(*each) for each in zip(keys, names, replies, strict=True)]
+
+
+def read_with_changes(
+    store: Store, names: Sequence[str]
+) -> dict[str, tuple[StoredDefinition | OnceError | None, list[ChangeRecord] | OnceError]]:
+    """Return by name what :func:`read_definitions` does, and its last changes; a first version has none."""
+    found = dict(zip(names, read_definitions(store, names), strict=True))
+    changed = [name for name, each in found.items() if isinstance(each, StoredDefinition) and each.version > 1]
+    changes = dict(zip(changed, read_changes(store, changed), strict=True))
+    return {name: (each, changes.get(name, [])) for name, each in found.items()}
 
 
 def ask_changed(store: Store, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
