@@ -12,7 +12,7 @@
 -- would call the same windows at each look, and that worker would make them wait again.
 local FEWEST_FOR = 60000
 
-forget_dead()
+redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW) -- needs no memory, for a full server
 local asked = redis.call('ZSCORE', CALLED, WINDOW)
 redis.call('ZREM', CALLED, WINDOW)
 local slot, owner = slot_of(WINDOW)

@@ -3,12 +3,12 @@
 -- returns {waiting, window...}   how many wait, then those to call; make_due checks that each still waits. For a free slot
 --                               no second window is called while the first may still come; but whoever asks first gets it
 
--- include: limit, values
+-- include: now, values
 
 -- How long (ms) a called window may take to come.
 local COMES_WITHIN = 2000
 
-forget_dead()
+redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
 local waiting = redis.call('ZCARD', WAITING)
 local called = redis.call('ZCARD', CALLED)
 local free = math.min(MOST, whole(redis.call('GET', FEWEST) or '') or MOST) - redis.call('ZCARD', SLOTS) - called

@@ -7,16 +7,11 @@
 --             it was
 --   FEWEST    how many slots there are by the settings of a worker that found none free; for a minute
 --
--- A slot is a lease: acquired before begin, renewed with the window's lease, released after the end. A beat finds
--- free slots and calls as many windows, those that waited longest. No slot is reserved: the first to ask gets it, and
--- a window that gets none waits again.
+-- A slot is a lease: acquired before begin, renewed with the window's lease, released after the end. The dead lose theirs as
+-- soon as anybody asks for one. A beat finds free slots and calls as many windows, those that waited longest. No slot is
+-- reserved: the first to ask gets it, and a window that gets none waits again.
 
 -- include: now, values
-
--- The dead lose their slots. Needs no memory, for a full server.
-local function forget_dead()
-  redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
-end
 
 -- The member of SLOTS that this window has, and its owner; nil if none.
 local function slot_of(window)
