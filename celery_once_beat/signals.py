@@ -65,13 +65,12 @@ window_refused = _Signal(name="window_refused", providing_args=[*_arguments, "re
 #: In the worker's child: this execution ended after it had lost its lease to another. Nothing was recorded.
 window_stale = _Signal(name="window_stale", providing_args=_arguments)
 
-#: A window has its outcome: sent for each outcome, by the process that records it. ``outcome`` is ``done``, ``failed``,
-#: ``abandoned``, ``dropped``, ``expired``, ``revoked``, ``missed`` or ``skipped``. ``count`` is 1; where a beat passes
-#: over several windows at once it is their number, and ``window`` is the newest of them. In the worker's child: what
-#: the body came to, and what a limit ended at begin. In the worker's main process, from a thread: a message that was
-#: discarded as expired or revoked, and a hard time limit. In beat: what a limit ended, what was passed over, a message
-#: that can't be made, and what the result of a window says that no worker has begun. Not sent for windows that a beat
-#: only counts as untracked, nor for what somebody orders to end: ``cancelled``.
+#: A window has its [outcome](glossary.md#outcomes): sent for each ``outcome``, by the process that records it.
+#: ``count`` is 1; where a beat passes over several windows at once it is their number, and ``window`` is the newest of
+#: them. In the worker's child: what the body came to, and what a limit ended at begin. In the worker's main process,
+#: from a thread: a message that was discarded as expired or revoked, and a hard time limit. In beat: what a limit
+#: ended, what was passed over, a message that can't be made, and what the result of a window says that no worker has
+#: begun. Not sent for windows that a beat only counts as untracked, nor for what somebody orders to end: ``cancelled``.
 window_closed = _Signal(name="window_closed", providing_args=[*_arguments, "outcome", "count"])
 #: In the worker's child: recorded as done; the body returned, raised Ignore or called ``replace()``, and Celery has
 #: done all that it does for the task. A process that has a receiver of this, or of ``window_closed``, records each
@@ -85,8 +84,7 @@ window_failed = _Signal(name="window_failed", providing_args=[*_arguments, "exce
 #: In beat: windows were passed over, by ``catch_up`` or ``grace``; ``window`` is the newest, ``count`` their number.
 window_missed = _Signal(name="window_missed", providing_args=[*_arguments, "count"])
 #: A limit ended the window, and it isn't executed: in beat when it looks at what is overdue, or in the worker's child
-#: in place of a begin. ``outcome`` says which limit: ``abandoned`` (``max_attempts``), ``dropped`` (``once_recover``),
-#: ``expired`` (``expires``), ``missed`` (``grace``) or ``skipped`` (``once_overlap``; in the child alone).
+#: in place of a begin, as ``once_overlap`` does. Its ``outcome`` says which limit.
 window_abandoned = _Signal(name="window_abandoned", providing_args=[*_arguments, "outcome"])
 
 #: In beat: the window isn't done ``deadline`` seconds after its start. ``state`` is how it stands: ``published``,

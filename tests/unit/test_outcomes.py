@@ -8,18 +8,10 @@ from pathlib import Path
 import pytest
 
 import celery_once_beat
-from celery_once_beat import signals
-from celery_once_beat.outcomes import COUNTED, ENDED_BY_RULE, OUTCOMES, STATES
+from celery_once_beat.outcomes import COUNTED, OUTCOMES, STATES
 
 PACKAGE = Path(celery_once_beat.__file__).parent
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def contract(signal: str) -> str:
-    """The comment above a signal."""
-    found = re.search(rf"((?:^#:.*\n)+){signal} = ", Path(signals.__file__).read_text(), re.MULTILINE)
-    assert found
-    return found[1]
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -30,13 +22,6 @@ def test_a_state_is_told_in_words_colour_and_shape(name: str) -> None:
     assert state.meaning
     assert f"--{state.tone}:" in (PACKAGE / "web/board/static/board.css").read_text()
     assert [other.name for other in STATES.values() if other.symbol == state.symbol] == [name]
-
-
-@pytest.mark.parametrize("name", OUTCOMES)
-def test_an_outcome_is_in_the_signals_contract(name: str) -> None:
-    """``window_closed`` names each outcome, ``window_abandoned`` those that a limit ends with."""
-    assert f"``{name}``" in contract("window_closed")
-    assert (f"``{name}``" in contract("window_abandoned")) == (name in ENDED_BY_RULE)
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
