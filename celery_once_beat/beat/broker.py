@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -42,14 +42,13 @@ class Alarm:
         self.on = self.was_on = False
         self._publishing = False
 
-    @contextmanager
-    def during_publish(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Raise BlockedError in the block if it takes no messages: there is no use in waiting for a confirm."""
         self._publishing = True
-        try:
-            yield
-        finally:
-            self._publishing = False
+
+    def __exit__(self, *_: object) -> None:
+        """The block is over."""
+        self._publishing = False
 
     def blocked(self, reason: str) -> None:
         """Called by the connection, when somebody reads from it."""
@@ -255,7 +254,7 @@ class BrokerConnection(Scheduler):
             return Published.UNSURE, ""
         wait = max(self.store.settings.publish_timeout / 2, 1.0)
         try:
-            with self._alarm.during_publish():
+            with self._alarm:
                 send(producer=producer, retry=False, confirm_timeout=wait)
         except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
             logger.debug("once: not published: %s", exc)

@@ -7,7 +7,7 @@ message's number, so that workers execute each of them once, however often the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,8 @@ class OutgoingMessages:
         #: The task id that the messages must be published with.
         self.task_id = task_id
         self.headers = encode_headers(window, task_id)
+        #: Sends the message that is written here; None: Celery makes it.
+        self.prepared: Callable[[], object] | None = None
         self._window = window
         self._run = run
         #: The headers of the first message.

@@ -24,6 +24,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -82,7 +83,7 @@ class Job:
     @property
     def is_first(self) -> bool:
         """Whether this is the first message of a window that was claimed, and says nothing that another doesn't."""
-        return self.tracked and not (self.again or self.tried or self.retry or self.ordered or self.expires)
+        return self.revision > 0 and not (self.again or self.tried or self.retry or self.ordered or self.expires)
 
     @property
     def begun(self) -> bool:
@@ -278,17 +279,11 @@ class Publishing(BrokerConnection):
         if self.broker_outage.lasts:
             return Published.UNSURE, None
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
-        if job.is_first and (kind := self._learned.write(source, window, sent_as)):
-            job.entry.refused = None
-            self._tasks_since_sync += 1  # type: ignore[attr-defined]  # as Celery's apply_async does
-            if self.should_sync():
-                self._do_sync()  # type: ignore[attr-defined]
-            return Published.SENT, kind.queue
         run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
         self._apply(source, window, job, outgoing)
         published = outgoing.published
-        self._note_refusal(job, outgoing)
+        self._note_refusal(job, outgoing, published)
         self._warn_of_several(outgoing, window)
         if published == Published.SENT and outgoing.lost and window.tracked:
             self._warn_of_lost(outgoing, job, window)
@@ -299,26 +294,32 @@ class Publishing(BrokerConnection):
 
     def _apply(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> None:
         """Have the base publish a window; ``outgoing`` watches its messages."""
-        to_send = self._entry_to_send(source, window, job, outgoing)
         producer = self._producer()
-        if producer is not None:
-            self._outgoing = outgoing
-            learning = self._learned.learning(source, window, outgoing if job.is_first else None)
-            with (
-                guard(partial(self._log_raised, job), timed=False),
-                self._alarm.during_publish(),
-                outgoing.watched(),
-                learning,
-            ):
+        if producer is not None and job.is_first:
+            outgoing.prepared = self._learned.prepare(source, outgoing, self._time_left)
+        to_send = source if outgoing.prepared else self._entry_to_send(source, window, job, outgoing)
+        if producer is None:
+            return
+        self._outgoing = outgoing
+        with guard(partial(self._log_raised, job), timed=False), self._alarm:
+            if outgoing.prepared:
                 self.apply_entry(to_send, producer=producer)
-            self._outgoing = None
+            else:
+                with outgoing.watched(), self._learned.learning(source, outgoing) if job.is_first else nullcontext():
+                    self.apply_entry(to_send, producer=producer)
+        self._outgoing = None
 
-    def _note_refusal(self, job: Job, outgoing: OutgoingMessages) -> None:
+    @property
+    def _time_left(self) -> float:
+        """Seconds for which a message may wait for its confirm: a broker that confirms none must not hold a beat."""
+        return max(self._until - steady(), 1.0)
+
+    def _note_refusal(self, job: Job, outgoing: OutgoingMessages, published: Published) -> None:
         """Note whether the broker is away, or has refused the messages of this entry alone."""
         self._hung = outgoing.hangs
         if self._hung:
             self._drop_broker()  # what it says later would be taken for an answer to the next message
-        refused = outgoing.published == Published.UNSURE
+        refused = published == Published.UNSURE
         if refused:
             self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
             refused = self.broker_ready()
@@ -365,8 +366,7 @@ class Publishing(BrokerConnection):
         # Celery writes into the headers of the options: a copy of its own for each message.
         options["headers"] = {**without_window(options.get("headers")), **outgoing.headers}
         options["task_id"] = outgoing.task_id
-        # A broker that takes messages and confirms none must not hold a beat.
-        options["confirm_timeout"] = max(self._until - steady(), 1.0)
+        options["confirm_timeout"] = self._time_left
         options["retry"] = False
         if job.again and options.get("countdown"):
             options["countdown"] = self._delay(job)
@@ -406,7 +406,14 @@ class Publishing(BrokerConnection):
         channel, outgoing = getattr(producer, "channel", None), self._outgoing
         sent = outgoing.sent if outgoing else 0
         try:
-            result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+            if outgoing and outgoing.prepared:
+                result = outgoing.prepared()
+                outgoing.promised = True
+                self._tasks_since_sync += 1  # type: ignore[attr-defined]  # as the base does
+                if self.should_sync():
+                    self._do_sync()  # type: ignore[attr-defined]
+            else:
+                result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
             if outgoing and outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
                 outgoing.results.add(Published.SENT)

@@ -1,4 +1,4 @@
-"""Bursts over Redis: messages travel together, and what becomes of those that perhaps didn't."""
+"""Bursts: messages that are written here, and over Redis travel together; what becomes of those that perhaps didn't."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat.beat.broker import batch
 from celery_once_beat.beat.learned import LearnedMessages
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
@@ -121,9 +122,9 @@ def anything(*_args: Any, **_kwargs: Any) -> None:
 class Ways(ExitStack):
     """The message of a window, made by Celery, and as it is written here."""
 
-    def __init__(self, url: str, **conf: Any) -> None:
+    def __init__(self, url: str, broker: str = "", **conf: Any) -> None:
         super().__init__()
-        self.app = self.enter_context(Celery("tests", broker=url, set_as_current=False, task_cls=OnceTask))
+        self.app = self.enter_context(Celery("tests", broker=broker or url, set_as_current=False, task_cls=OnceTask))
         self.app.task(anything, name="tests.any", shared=False)
         self.app.conf.update(once_beat_redis_url=url, **conf)
         self.scheduler = self.enter_context(closing(OnceScheduler(self.app)))
@@ -132,48 +133,89 @@ class Ways(ExitStack):
 
     @contextmanager
     def slice(self) -> Iterator[None]:
-        with self.scheduler.producer.batch(10**6) as batch, self.learned.slice(self.scheduler.producer, batch):
+        producer = self.scheduler.producer
+        with batch(producer, 10**6) as made, self.learned.slice(producer, made):
             yield
 
-    def both(self, name: str, args: Any = (), kwargs: Any = None, **options: Any) -> tuple[list[str], list[str]]:
-        """Return key and text, of the first [] where it isn't written here; the delivery tag is left out."""
+    def both(self, name: str, args: Any = (), kwargs: Any = None, **options: Any) -> tuple[list[Any], list[Any]]:
+        """Return what each sends, of the first [] where it isn't written here; the delivery tag is left out."""
         self.start += timedelta(seconds=1)
         source = self.scheduler.Entry(name, "tests.any", args=args, kwargs=kwargs, options=options, app=self.app)
         window = Window(name, self.start, self.start + timedelta(seconds=1), tracked=True)
         outgoing = OutgoingMessages(str(uuid.uuid4()), window, name)
-        kind = self.learned.write(source, window, outgoing.task_id)
-        here = [] if kind is None else [kind.key, self.learned._texts[kind.key][-1]]
+        prepared: Any = self.learned.prepare(source, outgoing, 5.0)
+        if prepared:
+            prepared()
+        here = self.sent_here(prepared) if prepared else []
         job: Any = Job(None, self.start, 1, None)  # type: ignore[arg-type]  # of its entry nothing is read
         entry = self.scheduler._entry_to_send(source, window, job, outgoing)
-        with outgoing.watched(), self.learned.learning(source, window, outgoing):
+        with outgoing.watched(), self.learned.learning(source, outgoing):
             self.scheduler.apply_entry(entry, producer=self.scheduler.producer)
-        of_celery = [*self.scheduler.producer._batch_local.current.session.pipeline.command_stack[-1][0][1:]]
-        return [re.sub(_TAG, "", text) for text in here], [re.sub(_TAG, "", text) for text in of_celery]
+        return here, self.sent_by_celery()
+
+    def is_written(self, args: Any = ()) -> bool:
+        """Whether one more message is written here."""
+        source = self.scheduler.Entry("entry", "tests.any", args=args, options={}, app=self.app)
+        outgoing = OutgoingMessages("id", Window("entry", self.start, None, tracked=True), "entry")
+        return self.learned.prepare(source, outgoing, 5.0) is not None
+
+    def sent_here(self, prepared: partial[object]) -> list[Any]:
+        return [re.sub(_TAG, "", text) for text in prepared.args]
+
+    def sent_by_celery(self) -> list[Any]:
+        batch = self.scheduler.producer._batch_local.current
+        return [re.sub(_TAG, "", text) for text in batch.session.pipeline.command_stack[-1][0][1:]]
+
+
+class WaysOfCalls(Ways):
+    """The same over another broker: what is in the queue."""
+
+    def sent_here(self, _: object = None) -> list[Any]:
+        channel = self.scheduler.producer.channel
+        for name in ("celery", "other"):
+            queue = kombu.Queue(name, durable=True)(channel)
+            queue.declare()
+            if message := queue.get(no_ack=True):
+                message.properties.pop("delivery_tag", None)
+                kinds = message.content_type, message.content_encoding
+                return [name, message.body, message.headers, message.properties, *kinds]
+        return []
+
+    sent_by_celery = sent_here
 
 
 _TAG = r'(?<="delivery_tag": )"[^"]*"'
 
 
-def test_what_is_written_here_is_what_celery_writes(redis_url: str) -> None:
-    """Ten thousand messages are the same byte for byte, made either way, but for the delivery tag."""
-    chance, written = random.Random(7), 0
-    with Ways(redis_url) as ways, ways.slice():
-        for number in range(10_000):
+@pytest.fixture(params=["redis", "memory", pytest.param("amqp", marks=pytest.mark.long)])
+def over_any(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Ways]:
+    """Over each kind of broker."""
+    kind: str = request.param
+    broker = request.getfixturevalue("rabbit_url") if kind == "amqp" else "memory://"
+    with Ways(redis_url) if kind == "redis" else WaysOfCalls(redis_url, broker) as made:
+        yield made
+
+
+def test_what_is_written_here_is_what_celery_writes(over_any: Ways) -> None:
+    """Thousands of messages are the same byte for byte, made either way, but for the delivery tag."""
+    chance, written, messages = random.Random(7), 0, 10_000 if type(over_any) is Ways else 2_000
+    with over_any.slice():
+        for number in range(messages):
             args = chance.choice([(), None, [number], (number, *chance.choices(ODD, k=2))])
             kwargs = chance.choice([{}, None, {chance.choice(("a", "ü", "id")): chance.choice(ODD)}])
             options, _ = chance.choice(OPTIONS[:5])
             name = chance.choice(["entry %d", "ü %d", '"%d"', "%%s %d"]) % number
-            here, of_celery = ways.both(name, args, kwargs, **options)
+            here, of_celery = over_any.both(name, args, kwargs, **options)
             assert not here or here == of_celery
             written += bool(here)
-    assert written == 10_000 - 2 * 5  # two of each kind are Celery's
+    assert written == messages - 2 * 5  # two of each kind are Celery's
 
 
 @pytest.mark.parametrize(("options", "is_written"), OPTIONS, ids=str)
-def test_which_messages_are_written_here(redis_url: str, options: dict[str, Any], is_written: bool) -> None:
+def test_which_messages_are_written_here(over_any: Ways, options: dict[str, Any], is_written: bool) -> None:
     """Those of which Celery's differ by their window alone."""
-    with Ways(redis_url) as ways, ways.slice():
-        made = [ways.both("entry", (1,), **options) for _ in range(4)]
+    with over_any.slice():
+        made = [over_any.both("entry", (1,), **options) for _ in range(4)]
     assert [bool(here) for here, _ in made] == [False, False, is_written, is_written]
 
 
@@ -240,19 +282,18 @@ def test_a_serializer_of_somebodys(redis_url: str, monkeypatch: pytest.MonkeyPat
 
 def test_what_raises_is_left_to_celery(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments that can't be written, a result backend that is away."""
-    with Ways(redis_url) as ways, ways.slice():
-        assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
-        window = Window("entry", ways.start, None, tracked=True)
-        for args in ([object()], (1, object())):
-            source = ways.scheduler.Entry("entry", "tests.any", args=args, options={}, app=ways.app)
-            assert ways.learned.write(source, window, "id") is None
 
-        def away(*_: Any) -> None:
-            raise ConnectionError
+    def away(*_: Any) -> None:
+        raise ConnectionError
 
+    with Ways(redis_url) as ways:
+        with ways.slice():
+            assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
+            assert not ways.is_written([object()])
+            assert not ways.is_written((1, object()))
         monkeypatch.setattr(ways.app.backend, "on_task_call", away)
-        source = ways.scheduler.Entry("entry", "tests.any", options={}, app=ways.app)
-        assert ways.learned.write(source, window, "id") is None
+        with ways.slice():
+            assert not ways.is_written()
 
 
 def test_the_setting(redis_url: str) -> None:
@@ -268,8 +309,7 @@ def test_what_others_do_to_messages(redis_url: str, other: str) -> None:
         with ways.slice():
             assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
         with OTHERS[other](ways), ways.slice():
-            source = ways.scheduler.Entry("entry", "tests.any", options={}, app=ways.app)
-            assert ways.learned.write(source, Window("entry", ways.start, None, tracked=True), "id") is None
+            assert not ways.is_written()
 
 
 def sent(url: str) -> Counter[int]:
@@ -319,3 +359,18 @@ def test_a_batch_that_is_cut(burst, broker, redis_url, caplog, lost: str) -> Non
         wait_until(all_sent, "each is sent", 60, 0.1)
     twice = sent(redis_url).total() - COUNT
     assert twice <= SLICE if lost == "reply" else twice == 0, twice
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_message_that_is_cut(burst, broker, redis_url, monkeypatch, lost: str) -> None:
+    """Where each message travels by itself, one that perhaps didn't go out is published again, and no other is."""
+    monkeypatch.setattr(kombu.Producer, "supports_batch_publish", False)
+    scheduler, last = burst(), b'"once_entry": "entry-%d"' % (COUNT - 1)
+    if lost == "reply":
+        broker.lose_reply(of=last)
+    else:
+        broker.cut_before(last)
+    expected = Counter(range(COUNT)) + Counter([COUNT - 1] * (lost == "reply"))  # a worker refuses the second copy
+    wait_until(lambda: scheduler.tick() is not None and sent(redis_url) == expected, "each is sent", 60, 0.1)
+    assert broker.lost == 1
+    assert [kind.learned for kind in scheduler._learned._kinds.values()] == [True]
