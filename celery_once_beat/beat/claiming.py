@@ -222,7 +222,7 @@ class Claiming:
     def _rest_ahead(self, entry: BeatEntry, cursor: datetime) -> None:
         """Let it rest: its ``cursor`` is in the future. It is loaded again later, since somebody may delete its key."""
         self._ahead[entry.name] = cursor
-        self._entries.rest(entry, silently=True)  # one line names them all
+        self._entries.rest(entry)  # one line names them all
 
     def _log_cursors_ahead(self) -> None:
         """Log once, while it lasts, that the server's clock is behind windows that were claimed."""
@@ -252,9 +252,7 @@ class Claiming:
         # Each sweep shows whether that beat lives. Until it is gone, the entry needn't be loaded again.
         self._superseded_by[entry.name] = reply.beat
         if reply.beat == SET_ANEW:
-            self._entries.rest(
-                entry, silently=True
-            )  # it was set again, or another row gets its name: a later sweep finds that
+            self._entries.rest(entry)  # it was set again, or another row gets its name: a later sweep finds that
             return
         entry.apply_superseded(reply)
         reason = f"beat {reply.beat} loaded another definition of it later; that one counts while its beat lives"

@@ -381,21 +381,14 @@ class Entries(Making):
         self._paused[entry.name] = None
 
     def rest(
-        self,
-        entry: BeatEntry,
-        reason: object = "",
-        *,
-        silently: bool = False,
-        seconds: float = RETRY_AFTER,
-        action: str = "entry_broken",
-        level: int = logging.ERROR,
+        self, entry: BeatEntry, reason: object = "", *, action: str = "entry_broken", level: int = logging.ERROR
     ) -> None:
-        """Let an entry that can't continue rest for ``seconds``; log the reason, once for as long as it lasts.
+        """Let an entry that can't continue rest for RETRY_AFTER; log the reason, once for as long as it lasts.
 
-        ``silently``: another line of the log says why.
+        '': another line of the log says why.
         """
-        self._stop(entry, "" if silently else str(reason), action=action, level=level)
-        heapq.heappush(self._resting, (steady() + seconds, entry.name))
+        self._stop(entry, str(reason), action=action, level=level)
+        heapq.heappush(self._resting, (steady() + RETRY_AFTER, entry.name))
 
     def _stop(self, entry: BeatEntry, trouble: str, *, action: str, level: int) -> None:
         if trouble and trouble != entry.trouble:

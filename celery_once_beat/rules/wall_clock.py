@@ -51,11 +51,7 @@ class _Era(NamedTuple):
 
 
 def by_wall_clock(
-    zone: tzinfo | None,
-    after: datetime,
-    scheduled: Callable[[datetime], datetime | None],
-    *,
-    repeats: bool,
+    zone: tzinfo | None, after: datetime, scheduled: Callable[[datetime], datetime | None], *, repeats: bool
 ) -> datetime | None:
     """Return the first instant after `after` at which a scheduled wall time starts, by the rule at the module's top.
 

@@ -13,16 +13,7 @@ DELIVERY = "once_delivery"
 #: And where the message of a window as it came.
 RAW = "_once_raw"
 #: Message properties that are kept.
-_PROPERTIES = (
-    "correlation_id",
-    "reply_to",
-    "priority",
-    "delivery_mode",
-    "expiration",
-    "message_id",
-    "type",
-    "app_id",
-)
+_PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode", "expiration", "message_id", "type", "app_id")
 #: Headers of this delivery alone: kombu has decompressed the body, and RabbitMQ adds how the message came here.
 _LEFT_OUT = re.compile(r"(compression|x-(first-|last-)?death|x-delivery-count|x-acquired-count)")
 

@@ -176,12 +176,12 @@ def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
     rows = loaded(rows_of(many(2)))
     row, other = rows.due(NOW + MINUTE, 10)
     rows.requeue(other)
-    rows.rest(row, "broken", seconds=5.0)
+    rows.rest(row, "broken")
     assert row not in rows.unloaded()
     assert rows.next_due() == NOW + MINUTE, "the other one"
-    rows.end_rests(steady() + 4)
+    rows.end_rests(steady() + RETRY_AFTER - 1)
     assert row not in rows.unloaded()
-    rows.end_rests(steady() + 5)
+    rows.end_rests(steady() + RETRY_AFTER)
     assert rows.unloaded() == [row]
     assert row.progress.known == NOW
 
@@ -192,7 +192,7 @@ def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     rows = loaded(rows_of({"a": entry()}))
     row = get(rows, "a")
     for reason in ("broken", "broken", "worse", "worse"):
-        rows.rest(row, reason, seconds=5.0)
+        rows.rest(row, reason)
         rows.end_rests(steady() + 60)
     for _ in range(2):
         rows.advance(row, NOW)
@@ -721,7 +721,7 @@ def test_an_entry_that_left_is_forgotten() -> None:
     rows = loaded(rows_of(table))
     out, waits, rests, _ = rows.due(NOW + MINUTE, 4)
     rows.requeue(waits)
-    rows.rest(rests, "broken", seconds=5.0)
+    rows.rest(rests, "broken")
     rows.refresh({})
     rows.requeue(out)
     rows.advance(out, NOW + MINUTE)
@@ -737,7 +737,7 @@ def test_a_rest_is_of_one_definition(every: float) -> None:
     """One that changed may be mended. A schedule that is reloaded every few seconds doesn't end a rest."""
     rows = loaded(rows_of({"a": entry(60.0)}))
     (row,) = rows.due(NOW + MINUTE, 10)
-    rows.rest(row, "broken", seconds=30.0)
+    rows.rest(row, "broken")
     rows.refresh({"a": entry(every)})
     assert rows.unloaded() == ([] if every == 60.0 else [rows.get("a")])
     assert rows.next_due() is None, "a rest isn't for a tick to end"
