@@ -14,8 +14,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.app import utils
 from celery.app.defaults import _OLD_DEFAULTS, DEFAULTS  # type: ignore[attr-defined]  # celery-types lacks one
 from kombu.utils.url import url_to_parts
@@ -34,9 +35,6 @@ from .options import (
     wrong,
 )
 from .wording import did_you_mean, without_passwords
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 PREFIX = "once_beat_"
 #: After this many seconds without a heartbeat a beat counts as gone.

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery import Celery
 from celery.beat import Scheduler
 from celery.utils.imports import load_extension_class_names, symbol_by_name
 
@@ -22,9 +23,6 @@ from celery_once_beat.wording import shown
 
 from .entries import Entries
 from .scheduler import OnceScheduler
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from celery import Celery
 
 from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import checks
@@ -14,9 +16,6 @@ from . import broker
 from .entries import Entries
 from .guard import guard
 from .server_clock import ServerClock
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from celery import Celery
 from celery.signals import worker_shutdown, worker_shutting_down
 from celery.worker import state
 
@@ -23,9 +24,6 @@ from celery_once_beat.identity import worker_name
 from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.settings import WORKER_REPORTS, Settings, name_broker
 from celery_once_beat.store import Store
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 logger = get_logger(__name__)
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING
 
+from celery import Celery
 from celery.signals import worker_shutdown
 
 from celery_once_beat.background import OfProcess, Threads
@@ -21,9 +21,6 @@ from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
 from .base import see_through
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 #: Seconds that an orderly shutdown waits for what isn't sent yet.
 _AT_END = 5.0
