@@ -149,13 +149,13 @@ class Claiming:
         new = not self.lost or steady() - self.lost_at > _LOSING
         self.lost, self.lost_at = len(names) + (0 if new else self.lost), steady()
         if new:
-            logger.error(
+            text = (
                 "once: Redis has lost its data, or evicts keys: it doesn't know %s any more, which this beat had "
                 "loaded. They continue from where this beat knew them, and paused where it knew of that. What was "
-                "open, other pauses, the histories and the log of orders are gone",
-                some([*map(shown, sorted(names))], _MOST_NAMED),
-                extra=about("data_lost", entries=sorted(names)[:_MOST_NAMED], owner=self._beat),
+                "open, other pauses, the histories and the log of orders are gone"
             )
+            extra = about("data_lost", entries=sorted(names)[:_MOST_NAMED], owner=self._beat)
+            logger.error(text, some([*map(shown, sorted(names))], _MOST_NAMED), extra=extra)
 
     def _load_requests(self, left: list[BeatEntry], until: float) -> Iterator[list[tuple[BeatEntry, LoadRequest]]]:
         """Yield chunks of what is ``left``, from its end, until the time is over; one at least."""
@@ -204,13 +204,8 @@ class Claiming:
         entry.apply_load(reply)
         if reply.news != "same" and logger.isEnabledFor(logging.INFO):
             cursor = format_instant(reply.cursor)
-            logger.info(
-                "once: entry %r is %s, its windows count from %s",
-                entry.name,
-                reply.news,
-                cursor,
-                extra=about(_NEWS[reply.news], entry=entry.name, start=cursor, owner=self._beat),
-            )
+            extra = about(_NEWS[reply.news], entry=entry.name, start=cursor, owner=self._beat)
+            logger.info("once: entry %r is %s, its windows count from %s", entry.name, reply.news, cursor, extra=extra)
         self._ahead.pop(entry.name, None)
         if reply.cursor > self._clock.now() + CURSOR_AHEAD:
             self._rest_ahead(entry, reply.cursor)
@@ -233,16 +228,14 @@ class Claiming:
         ahead = {name: cursor for name, cursor in self._ahead.items() if self._entries.get(name) is not None}
         if ahead and not self.behind:
             name, cursor = max(ahead.items(), key=itemgetter(1))
-            logger.error(
+            text = (
                 "once: entry %r and %d others aren't claimed: their cursors are in the future, up to %s, as if the "
                 "Redis server's clock had gone back. Set it right. If it was wrong before: delete the key %s, and "
-                "those of the others, to continue at once; windows up to there may then run once more",
-                name,
-                len(ahead) - 1,
-                format_instant(cursor),
-                self._store.entry_key(name),
-                extra=about("entry_cursor_ahead", entry=name, entries=sorted(ahead)[:_MOST_NAMED], owner=self._beat),
+                "those of the others, to continue at once; windows up to there may then run once more"
             )
+            values = name, len(ahead) - 1, format_instant(cursor), self._store.entry_key(name)
+            extra = about("entry_cursor_ahead", entry=name, entries=sorted(ahead)[:_MOST_NAMED], owner=self._beat)
+            logger.error(text, *values, extra=extra)
         elif self.behind and not ahead:
             logger.info("once: all entries are claimed again", extra=about("entry_cursors_reached", owner=self._beat))
         self._ahead = ahead
@@ -334,13 +327,9 @@ class Claiming:
         """Add what was won, lost and missed. The store doesn't count as missed what ran all the same."""
         if reply.missed:
             newest = step.all_missed[-1]
-            logger.warning(
-                "once: %d windows of %r up to %s are missed",
-                reply.missed,
-                entry.name,
-                format_instant(newest),
-                extra=about("window_missed", WindowKey(entry.name, newest), count=reply.missed, owner=self._beat),
-            )
+            text = "once: %d windows of %r up to %s are missed"
+            extra = about("window_missed", WindowKey(entry.name, newest), count=reply.missed, owner=self._beat)
+            logger.warning(text, reply.missed, entry.name, format_instant(newest), extra=extra)
             claims.missed.append((Window(entry.name, newest, None), reply.missed))
         if isinstance(reply, Moved):
             claims.lost.append(entry)

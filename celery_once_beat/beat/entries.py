@@ -200,11 +200,8 @@ class Entries(Making):
         new = having[0].entries.get(name) if having else None
         old = self.get(name)
         if hidden and self._logged.is_new(("hidden", name)):
-            logger.warning(
-                "once: schedule %r doesn't run: this beat's own schedule has an entry of that name, which counts",
-                name,
-                extra=about("schedule_hidden", entry=name),
-            )
+            text = "once: schedule %r doesn't run: this beat's own schedule has an entry of that name, which counts"
+            logger.warning(text, name, extra=about("schedule_hidden", entry=name))
         elif not hidden:
             self._logged.end(("hidden", name))
         if old is not None and old is not new:
@@ -223,15 +220,14 @@ class Entries(Making):
     def _warn_of_untracked(self, entries: Iterable[BeatEntry]) -> None:
         # Why an entry is astray was logged when that was found.
         untracked = [e.name for e in entries if not e.tracked and not e.astray and e.policy.tracked is None]
-        new = [name for name in untracked if self._logged.is_new(("untracked", name))]
+        new = sorted(name for name in untracked if self._logged.is_new(("untracked", name)))
         if new:
-            logger.warning(
+            text = (
                 "once: these entries are untracked, so a window lost after its publish isn't recovered: %s. Their "
                 "tasks are no OnceTask (task_cls=OnceTask, or base=OnceTask on a task), or this beat's app doesn't "
-                "know them. options={'once': {'tracked': False}} accepts it",
-                ", ".join(map(repr, sorted(new))),
-                extra=about("entries_untracked", entries=sorted(new)),
+                "know them. options={'once': {'tracked': False}} accepts it"
             )
+            logger.warning(text, ", ".join(map(repr, new)), extra=about("entries_untracked", entries=new))
 
     # -- which are due ----------------------------------------------------------------------------------------
 

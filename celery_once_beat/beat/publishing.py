@@ -180,12 +180,8 @@ class Publishing(BrokerConnection):
                         break  # a batch belongs to one connection: it has gone, and is perhaps there again
         except broker.BatchPublishError as exc:
             number = sum(each.published == Published.SENT for each in sent)
-            logger.error(
-                "once: of %d messages it isn't known whether they were published: %s",
-                number,
-                exc,
-                extra=about("batch_failed"),
-            )
+            text = "once: of %d messages it isn't known whether they were published: %s"
+            logger.error(text, number, exc, extra=about("batch_failed"))
             self.broker_ready()
             sent = [
                 each if each.published == Published.IMPOSSIBLE else each._replace(published=Published.UNSURE)
@@ -338,13 +334,11 @@ class Publishing(BrokerConnection):
     def _warn_of_lost(self, outgoing: OutgoingMessages, job: Job, window: Window) -> None:
         """Log once that workers don't know an entry's windows. If a message went out, that goes for later ones too."""
         if outgoing.any_seen and not job.entry.astray:
-            logger.error(
+            text = (
                 "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
-                "keep the options 'task_id' and 'headers' that it is given?",
-                window.entry,
-                outgoing.lost,
-                extra=about("entry_astray", window),
+                "keep the options 'task_id' and 'headers' that it is given?"
             )
+            logger.error(text, window.entry, outgoing.lost, extra=about("entry_astray", window))
         if outgoing.any_seen:
             job.entry.mark_untracked()
         elif self._logged.is_new((window.entry, "unsent")):
@@ -353,12 +347,11 @@ class Publishing(BrokerConnection):
 
     def _warn_of_several(self, outgoing: OutgoingMessages, window: Window) -> None:
         if outgoing.several and self._logged.is_new((window.entry, "several")):
-            logger.warning(
+            text = (
                 "once: entry %r sends several messages for each window: each runs once, and only the first is sent "
-                "again if it is lost (docs/own-scheduler.md)",
-                window.entry,
-                extra=about("entry_sends_several", window),
+                "again if it is lost (docs/own-scheduler.md)"
             )
+            logger.warning(text, window.entry, extra=about("entry_sends_several", window))
 
     def _entry_to_send(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> Any:
         """Return Celery's entry with the window's options."""

@@ -129,12 +129,12 @@ class Recovery:
         for beat, app in new.items():
             if app not in (None, mine, *named):
                 named.add(app)
-                logger.warning(
+                text = (
                     "once: beat %s is of the app %s, this one of %s, and both use the keys %s…: of two entries "
-                    "with one name only one runs. Give each app its own once_beat_key_prefix",
-                    beat, app, mine, self._store.settings.key_prefix,
-                    extra=about("apps_share", owner=self._beat),
-                )  # fmt: skip
+                    "with one name only one runs. Give each app its own once_beat_key_prefix"
+                )
+                prefix = self._store.settings.key_prefix
+                logger.warning(text, beat, app, mine, prefix, extra=about("apps_share", owner=self._beat))
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows: list[WindowKey] = []

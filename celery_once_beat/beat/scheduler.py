@@ -420,11 +420,8 @@ class OnceSchedulerMixin(Publishing):
 
     def _leave(self) -> None:
         if self._owed:
-            logger.error(
-                "once: %d untracked windows weren't published: the broker took too long",
-                len(self._owed),
-                extra=about("windows_owed", count=len(self._owed)),
-            )
+            text = "once: %d untracked windows weren't published: the broker took too long"
+            logger.error(text, len(self._owed), extra=about("windows_owed", count=len(self._owed)))
             self._owed = []
         if not hasattr(self, "store"):
             return

@@ -57,9 +57,6 @@ class ServerClock:
             self._warned = False
         elif not self._warned:
             self._warned = True
-            logger.warning(
-                "once: this machine's clock is %.1f s %s the Redis server's; the server's counts",
-                abs(apart),
-                "ahead of" if apart > 0 else "behind",
-                extra=about("clock_apart", offset=apart),
-            )
+            text = "once: this machine's clock is %.1f s %s the Redis server's; the server's counts"
+            where = "ahead of" if apart > 0 else "behind"
+            logger.warning(text, abs(apart), where, extra=about("clock_apart", offset=apart))

@@ -76,6 +76,5 @@ def _not_checked(why: str) -> None:
 def _warn(findings: Iterable[checks.Finding]) -> None:
     wrong = [f"{finding.check}: {finding.found}" for finding in findings if finding.verdict == "warn"]
     if wrong:
-        logger.warning(
-            "once: %s. 'celery once doctor' says what to set", "; ".join(wrong), extra=about("setup_doubtful")
-        )
+        text = "once: %s. 'celery once doctor' says what to set"
+        logger.warning(text, "; ".join(wrong), extra=about("setup_doubtful"))

@@ -103,13 +103,12 @@ def _warn_of_others(service: Any) -> None:
         others = _beats_that_claim(service.app) or 0
     if others == 0:
         return
-    logger.warning(
+    text = (
         "once: this beat runs %s, which sends each window once more than %s: start it with -S once, or set "
-        "beat_scheduler = 'once'",
-        type(service.scheduler).__name__,
-        "any beats that claim windows" if others is None else f"the {others} that claim windows",
-        extra=about("scheduler_stock"),
+        "beat_scheduler = 'once'"
     )
+    whom = "any beats that claim windows" if others is None else f"the {others} that claim windows"
+    logger.warning(text, type(service.scheduler).__name__, whom, extra=about("scheduler_stock"))
 
 
 def _beats_that_claim(app: Any) -> int | None:

@@ -263,12 +263,11 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         if window is not None:
             return Execution(self, request, window, store_of(self.app))
         if headers and _logged.is_new(self.name):
-            logger.warning(
+            text = (
                 "once: task %s is sent with the headers of another task's window, and runs as a task without one: "
-                "don't give children the headers of self.request",
-                self.name,
-                extra=about("headers_copied"),
+                "don't give children the headers of self.request"
             )
+            logger.warning(text, self.name, extra=about("headers_copied"))
         return None
 
     def _begin_before(self, hook: Callable[[], Any]) -> Any:
