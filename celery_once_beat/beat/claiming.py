@@ -9,7 +9,7 @@ If the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -102,10 +102,6 @@ class Claiming:
         self._ahead: dict[str, datetime] = {}
 
     # -- definitions ------------------------------------------------------------------------------------------
-
-    def unload_entries(self, entries: Iterable[BeatEntry]) -> None:
-        """Note that entries have left the schedule: :meth:`load` tells the store."""
-        self.unload({entry.name: entry.fingerprint for entry in entries if entry.progress.loaded_at})
 
     def unload(self, entries: Mapping[str, str]) -> None:
         """Note that entries, name → fingerprint, are in no schedule any more: :meth:`load` tells the store."""
@@ -259,15 +255,13 @@ class Claiming:
     # -- claims -----------------------------------------------------------------------------------------------
 
     def claim(self, schedule: Mapping[str, Any], now: datetime) -> Claims:
-        """Claim a slice of what is due at ``now`` (aware UTC); raises StoreUnavailableError if nothing came through."""
+        """Claim a slice of what is due at ``now`` (aware UTC)."""
         asked, replaced = self._plan(schedule, now)
         claims = Claims(sent=steady(), replaced=replaced)
         try:
             replies = self._store.claim_many(self._beat, [request for _, _, request in asked])
-        except StoreUnavailableError:
-            for entry, step, request in asked:
-                self._entries.claim_unanswered(entry, request.from_cursor, step)
-            raise
+        except StoreUnavailableError as exc:
+            replies = [exc] * len(asked)
         for (entry, step, request), reply in zip(asked, replies, strict=True):
             if isinstance(reply, StoreUnavailableError):
                 claims.away = reply

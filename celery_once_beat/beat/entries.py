@@ -144,11 +144,11 @@ class Entries(Making):
         """Whether the number of entries has changed since :meth:`refresh`."""
         return len(schedule) != len(self.scheduled.entries) + len(self.scheduled.wrong)
 
-    def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> list[BeatEntry]:
+    def refresh(self, schedule: Mapping[str, Any], absent_at: datetime | None = None) -> dict[str, str]:
         """Make the entries those of ``schedule``. One whose definition is the same continues where it is.
 
         ``absent_at`` (aware UTC) is when the last schedule was known to be still in force; None: there was none.
-        Returns the entries that left.
+        Returns the entries that left and that the store has, name → fingerprint.
         """
         source = self.scheduled
         source.schedule, source.absent_at = schedule, absent_at
@@ -160,7 +160,7 @@ class Entries(Making):
         self._due.clear()
         self._heap = [(entry.next, entry.name) for entry in self if entry.next]
         heapq.heapify(self._heap)
-        return left
+        return {entry.name: entry.fingerprint for entry in left if entry.progress.loaded_at}
 
     def retry_wrong(self, schedule: Mapping[str, Any]) -> None:
         """Try again, once in RETRY_AFTER seconds, what :meth:`refresh` has left out of ``schedule``."""

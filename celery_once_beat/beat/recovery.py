@@ -43,14 +43,7 @@ class Recovery:
     """One beat's sweep, every ``recovery_interval``: it finds what is overdue, and is the heartbeat too."""
 
     def __init__(
-        self,
-        store: Store,
-        beat: str,
-        clock: ServerClock,
-        entries: Entries,
-        sender: object,
-        app: str = "",
-        broker: str = "",
+        self, store: Store, beat: str, clock: ServerClock, entries: Entries, sender: object, app: str, broker: str
     ) -> None:
         self._store = store
         self._entries = entries

@@ -234,7 +234,7 @@ class OnceSchedulerMixin(Publishing):
         # A base that reloads its schedule replaces its heap.
         if self._changed or self._heap is not self._no_heap or self.entries.changed(schedule):
             self._changed, self._heap = False, self._no_heap
-            self._claiming.unload_entries(self.entries.refresh(schedule, self._known_at))
+            self.unload(self.entries.refresh(schedule, self._known_at))
             if not self.entries.all_loaded:
                 self.recovery.hurry()
             self.on_entries_changed()

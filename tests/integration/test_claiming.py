@@ -122,11 +122,11 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     one, two = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
     for beat in (one, two):
         beat.load(beat.entry("a"), beat.entry("b"))
-    one.claiming.unload_entries(one.rows.refresh({"b": one.schedule["b"]}))
+    one.claiming.unload(one.rows.refresh({"b": one.schedule["b"]}))
     one.claiming.load(["beat-1", "beat-2"])
     account = one.store.account("a")
     assert account.fingerprint != "-", "the other has it"
-    two.claiming.unload_entries(two.rows.refresh({"b": two.schedule["b"]}))
+    two.claiming.unload(two.rows.refresh({"b": two.schedule["b"]}))
     two.claiming.load(["beat-1", "beat-2"])
     before = datetime.now(timezone.utc) - MINUTE
     third = new_beat(redis_url, "beat-3")
@@ -157,8 +157,7 @@ def test_a_store_that_goes_away_at_a_claim(new_beat, start_redis) -> None:
     beat = new_beat(server.url())
     beat.load(beat.entry("a"), beat.entry("b"))
     server.kill()
-    with pytest.raises(StoreUnavailableError):
-        beat.claim(1)
+    assert beat.claim(1).away is not None
     server.restart()
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1)]
 
@@ -182,8 +181,7 @@ def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_
             return True
 
         proxy.lose_reply(when=cut_off)
-        with pytest.raises(StoreUnavailableError):
-            beat.claim(1)
+        assert beat.claim(1).away is not None
         assert proxy.lost == 1
         assert not other.claim(1).won, "it was carried out"
         if since == "the next window":
@@ -207,8 +205,7 @@ def test_an_unanswered_claim_that_was_not_carried_out(new_beat, redis_server, re
         beat.load(beat.entry("a"))
         proxy.away = True
         proxy.cut()
-        with pytest.raises(StoreUnavailableError):
-            beat.claim(1)
+        assert beat.claim(1).away is not None
         proxy.away = False
         beat.rows.restart()
         beat.claiming.load(["beat-1"])
@@ -387,7 +384,7 @@ def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
     """Redis was away meanwhile: nothing has happened, and what came due counts."""
     beat.load(beat.entry("a"))
-    beat.claiming.unload_entries(beat.rows.refresh({}))
+    beat.claiming.unload(beat.rows.refresh({}))
     beat.load(beat.entry("a"))
     account = beat.store.account("a")
     assert account.cursor == T0

@@ -49,7 +49,7 @@ class Beat:
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
         self.rows = Entries("beat-1", self.settings, self.app.tasks)
-        self.recovery = Recovery(self.store, "beat-1", ServerClock(), self.rows, sender=self)
+        self.recovery = Recovery(self.store, "beat-1", ServerClock(), self.rows, self, "", "")
         self.client = redis.Redis.from_url(url, decode_responses=True)
 
     def schedule(self, *names: str, **options: Any) -> None:

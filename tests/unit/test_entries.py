@@ -264,11 +264,12 @@ def test_an_entry_of_the_schedule_hides_what_was_set_at_run_time(
 def test_what_comes_later_counts_from_when_it_was_absent() -> None:
     """What is there from the start goes on from the store's cursor; so does what is only changed."""
     rows = rows_of({"a": entry()})
-    assert rows.refresh({"a": entry(90.0), "b": entry()}, NOW) == []
+    assert rows.refresh({"a": entry(90.0), "b": entry()}, NOW) == {}
     a, b = get(rows, "a"), get(rows, "b")
     assert (a.counts_from, a.progress.absent_at) == (None, None)
     assert (b.counts_from, b.progress.absent_at) == (None, NOW)
-    assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == [b]
+    b.progress.loaded_at = 1
+    assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == {"b": b.fingerprint}
     rows.refresh({"a": entry(90.0), "b": entry()}, NOW + 2 * MINUTE)
     assert get(rows, "b").progress.absent_at == NOW + 2 * MINUTE
 
