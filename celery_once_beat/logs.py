@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery.utils import log as celery_log
 
 from .clock import steady
+from .errors import SettingError
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("Logged", "Outage", "about", "get_logger", "guarded", "log_window")
+__all__ = ("Logged", "Outage", "about", "ending_if_wrong", "get_logger", "guarded", "log_window")
 
 
 class _Guarded(logging.Logger):
@@ -145,6 +147,16 @@ def about(action: str, window: Window | WindowKey | None = None, **more: Any) ->
     if window is not None:
         extra.update(entry=window.entry, start=format_instant(window.start))
     return {**extra, **more}
+
+
+@contextmanager
+def ending_if_wrong(logger: logging.Logger) -> Iterator[None]:
+    """End the process for a wrong setting, with one line and status 78, which supervisors don't restart."""
+    try:
+        yield
+    except SettingError as exc:
+        logger.critical("once: %s", exc, extra=about("setting_wrong"))
+        raise SystemExit(os.EX_CONFIG) from None
 
 
 def log_window(

@@ -22,7 +22,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, UncertainWriteError, from_signal
 from celery_once_beat.features import parts
 from celery_once_beat.identity import beat_name
-from celery_once_beat.logs import Outage, about, get_logger
+from celery_once_beat.logs import Outage, about, ending_if_wrong, get_logger
 from celery_once_beat.settings import Settings, describe_app, name_broker
 from celery_once_beat.store import BeatReport, check_client, new_store
 from celery_once_beat.windows import WindowKey
@@ -96,12 +96,9 @@ class OnceSchedulerMixin(Publishing):
         if unfit:
             logger.critical("once: %s", unfit, extra=about("scheduler_unfit"))
             raise SystemExit(os.EX_CONFIG)
-        try:
+        with ending_if_wrong(logger):
             self.store = new_store(self.app)
             check_client(self.store.settings)
-        except SettingError as exc:
-            logger.critical("once: %s", exc, extra=about("setting_wrong"))
-            raise SystemExit(os.EX_CONFIG) from None
         self.clock = ServerClock()
         self.beat_id = beat_name()
         outage = partial(Outage, logger, owner=self.beat_id)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery
 from celery.signals import beat_init, celeryd_after_setup
 
 from celery_once_beat.errors import OnceError, SettingError
-from celery_once_beat.logs import about, get_logger
+from celery_once_beat.logs import about, ending_if_wrong, get_logger
 from celery_once_beat.options import TASK_CHECKS, check_among
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store, check_client, make_of_executions
@@ -74,7 +71,7 @@ def _start_worker(instance: Any, **_: Any) -> None:
     """
     from .request import request_class  # noqa: PLC0415  # only a worker needs it
 
-    with _ending_if_wrong():
+    with ending_if_wrong(logger):
         check_client(Settings.from_app(instance.app))
         tasks = check_tasks(instance.app)
         for task in tasks:
@@ -89,7 +86,7 @@ def _start_beat(sender: Any, **_: Any) -> None:
 
     It would send what they claim once more: all looks well, and everything runs twice. Alone, it may be intended.
     """
-    with _ending_if_wrong():
+    with ending_if_wrong(logger):
         check_tasks(sender.app)
     if not getattr(sender.scheduler, "claims_windows", False):
         threading.Thread(target=_warn_of_others, args=[sender], name="once-others", daemon=True).start()
@@ -121,13 +118,3 @@ def _beats_that_claim(app: Any) -> int | None:
             store.close()
     except OnceError:
         return None
-
-
-@contextmanager
-def _ending_if_wrong() -> Iterator[None]:
-    """End the process with one line and status 78, which supervisors don't restart."""
-    try:
-        yield
-    except SettingError as exc:
-        logger.critical("once: %s", exc, extra=about("setting_wrong"))
-        raise SystemExit(os.EX_CONFIG) from None
