@@ -310,8 +310,8 @@ class Claiming:
                     entry.fingerprint,
                     mode,
                     by.timing.expires_after(self._clock.now()),
-                    step.all_missed,
-                    step.all_missed_count,
+                    step.missed,
+                    step.missed_count,
                     entry.timetable.earlier[-1].until if entry.timetable.earlier else None,
                 )
                 asked.append((entry, step, request))
@@ -320,7 +320,7 @@ class Claiming:
     def _count(self, entry: BeatEntry, step: Step, reply: Claimed | Moved, claims: Claims) -> None:
         """Add what was won, lost and missed. The store doesn't count as missed what ran all the same."""
         if reply.missed:
-            newest = step.all_missed[-1]
+            newest = step.missed[-1]
             text = "once: %d windows of %r up to %s are missed"
             extra = about("window_missed", WindowKey(entry.name, newest), count=reply.missed, owner=self._beat)
             logger.warning(text, reply.missed, entry.name, format_instant(newest), extra=extra)

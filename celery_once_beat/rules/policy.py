@@ -11,7 +11,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, make_dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import chain
@@ -352,19 +352,9 @@ class Step:
 
     start: datetime
     run: bool
-    #: The newest of the windows passed over before ``start``, in order, and how many there are in all.
+    #: The newest of the windows that are missed, in order, and how many there are in all.
     missed: tuple[datetime, ...] = ()
     missed_count: int = 0
-
-    @property
-    def all_missed(self) -> tuple[datetime, ...]:
-        """As ``missed``, with ``start`` if that doesn't run either."""
-        return self.missed if self.run else (*self.missed, self.start)
-
-    @property
-    def all_missed_count(self) -> int:
-        """As ``missed_count``, with ``start`` if that doesn't run either."""
-        return self.missed_count + (not self.run)
 
 
 def next_steps(due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, more: bool = False) -> list[Step]:
@@ -387,18 +377,13 @@ def next_steps(due: Sequence[datetime], now: datetime, policy: EntryPolicy, *, m
         most = policy.max_catch_up if policy.catch_up == "all" else 0
         first = max(late - most, old)
         decided = not more or late < len(due)  # all late ones are known
+    missed = tuple(due[max(first - _MOST_LISTED, 0) : first])
     if first == len(due) or not decided:
         if not first or (more and first < _MOST_MISSED_AT_ONCE):
             return []
-        return [Step(due[first - 1], False, _newest(due, first - 1), first - 1)]
-    steps = [Step(start, True) for start in due[first : first + _MOST_PLANNED]]
-    if first:
-        steps[0] = replace(steps[0], missed=_newest(due, first), missed_count=first)
-    return steps
-
-
-def _newest(due: Sequence[datetime], end: int) -> tuple[datetime, ...]:
-    return tuple(due[max(end - _MOST_LISTED, 0) : end])
+        return [Step(due[first - 1], False, missed, first)]
+    later = due[first + 1 : first + _MOST_PLANNED]
+    return [Step(due[first], True, missed, first), *(Step(start, True) for start in later)]
 
 
 def _count_before(due: Sequence[datetime], now: datetime, seconds: float) -> int:
