@@ -11,6 +11,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ from stage import T0, Stage
 from system import System
 
 from celery_once_beat import OnceTask
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import Store
 from celery_once_beat.worker import leases, put_back
 
 ROOT = Path(__file__).parent.parent
@@ -185,16 +189,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
 @pytest.fixture(scope="session")
 def _server_pool() -> Iterator[Callable[[str], RedisServer]]:
     """One server of each kind a session, started when first asked for."""
-    running: dict[str, RedisServer] = {}
-
-    def get(kind: str) -> RedisServer:
-        if kind not in running:
-            running[kind] = RedisServer.start(need_server(kind))
-        return running[kind]
-
-    yield get
-    for server in running.values():
-        server.__exit__()
+    with ExitStack() as running:
+        yield cache(lambda kind: running.enter_context(RedisServer.start(need_server(kind))))
 
 
 @pytest.fixture(scope="session")
@@ -236,17 +232,22 @@ def any_url(any_server: RedisServer) -> str:
 
 
 @pytest.fixture
-def new_stage(any_url: str) -> Iterator[Callable[..., Any]]:
+def close_later() -> Iterator[Callable[[Any], Any]]:
+    """``close_later(store)`` gives the store, which is closed behind the test; the last one goes first."""
+    with ExitStack() as opened:
+        yield lambda thing: opened.enter_context(closing(thing))
+
+
+@pytest.fixture
+def store(redis_url: str, close_later: Callable[[Any], Any]) -> Store:
+    """A store of the session's server, with the default settings."""
+    return close_later(Store(Settings(redis_url=redis_url)))
+
+
+@pytest.fixture
+def new_stage(any_url: str, close_later: Callable[[Any], Any]) -> Callable[..., Any]:
     """Makes stages on one empty server, once on each kind; ``new_stage(url, kind=Stage, **settings)``."""
-    made: list[Stage] = []
-
-    def new(url: str = any_url, kind: type[Stage] = Stage, **settings: Any) -> Any:
-        made.append(kind(url, **settings))
-        return made[-1]
-
-    yield new
-    for stage in made:
-        stage.close()
+    return lambda url=any_url, kind=Stage, **settings: close_later(kind(url, **settings))
 
 
 @pytest.fixture
@@ -354,17 +355,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def preloaded() -> Iterator[Callable[[], Preloaded]]:
     """``preloaded()``: what Celery's processes come of, in a test whose processes are measured and in others."""
-    running: dict[str, Preloaded] = {}
-
-    def get() -> Preloaded:
-        measured = os.environ.get("COVERAGE_PROCESS_CONFIG", "")
-        if measured not in running:
-            running[measured] = Preloaded(environ({}))
-        return running[measured]
-
-    yield get
-    for each in running.values():
-        each.close()
+    with ExitStack() as running:
+        start = cache(lambda _measured: running.enter_context(closing(Preloaded(environ({})))))
+        yield lambda: start(os.environ.get("COVERAGE_PROCESS_CONFIG", ""))
 
 
 @pytest.fixture

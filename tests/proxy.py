@@ -1,4 +1,4 @@
-"""A network that fails at a chosen moment: a TCP proxy on loopback that loses replies and stops between commands.
+"""A network that fails when it is told to: a TCP proxy on loopback that loses replies and stops between commands.
 
 What passes is forwarded as it is. Before a Redis only requests that carry a script (``EVALSHA``) or a command that is
 named are ever tampered with, so that a client's greeting isn't what gets lost; before a RabbitMQ a connection is cut at
@@ -30,7 +30,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self._target = port
-        self._lose: tuple[bytes, Callable[[], object], int] | None = None
+        self._lose: tuple[bytes, Callable[[], object]] | None = None
         self._stop: tuple[int, Callable[[], object]] | None = None
         self._cut_before: bytes | None = None
         self._sockets: list[socket.socket] = []
@@ -54,11 +54,9 @@ class Proxy:
         """Where a client reaches the server through this proxy."""
         return f"redis://127.0.0.1:{self.port}/{db}"
 
-    def lose_reply(
-        self, when: Callable[[], object] = lambda: True, keep: int = 0, of: bytes = b"EVALSHA"
-    ) -> None:  # fmt: skip
-        """The next request is forwarded; once ``when()`` is true, ``keep`` bytes of its reply, and then nothing."""
-        self._lose = (of, when, keep)
+    def lose_reply(self, when: Callable[[], object] = lambda: True, of: bytes = b"EVALSHA") -> None:
+        """The next request is forwarded; once ``when()`` is true, its connection is cut instead of a reply."""
+        self._lose = (of, when)
 
     def cut_before(self, command: bytes) -> None:
         """The next request that has such a command isn't forwarded, and its connection is cut."""
@@ -95,61 +93,61 @@ class Proxy:
                 continue
             self.seen += 1
             self._sockets += [client, server]
-            doomed: list[tuple[Callable[[], object], int]] = []
-            answered = threading.Event()
-            self._start(self._up, client, server, doomed, answered)
-            self._start(self._down, client, server, doomed, answered)
+            self._join(client, server)
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        doomed: list[Callable[[], object]] = []
+        answered = threading.Event()
+        self._start(self._carry, self._up, client, server, doomed, answered)
+        self._start(self._carry, self._down, server, client, doomed, answered)
+
+    def _carry(self, way: Callable[..., None], source: socket.socket, target: socket.socket, *known: object) -> None:
+        """What comes from one end goes to the other, until the way is over: then the connection is cut."""
+        try:
+            way(source, target, *known)
+        except OSError:
+            pass
+        finally:
+            _cut(source)
+            _cut(target)
 
     def _up(self, client: socket.socket, server: socket.socket, doomed: list, answered: threading.Event) -> None:
         held = b""
-        try:
-            while data := client.recv(65536):
-                if self._lose and self._lose[0] in data:
-                    doomed.append(self._lose[1:])
-                    self._lose = None
-                if self._cut_before and self._cut_before in data:
-                    self._cut_before = None
-                    self.lost += 1
-                    return
-                if self._stop:
-                    held += data
-                    commands = list(_COMMAND.finditer(held))
-                    number, call = self._stop
-                    if len(commands) < number:
-                        continue
-                    self._stop = None
-                    position = commands[number - 1].start()
-                    answered.clear()
-                    if position:
-                        server.sendall(held[:position])
-                        answered.wait(30)  # the server has seen what came before
-                    call()
-                    data, held = held[position:], b""
-                server.sendall(data)
-        except OSError:
-            pass
-        finally:
-            _cut(client)
-            _cut(server)
+        while data := client.recv(65536):
+            if self._lose and self._lose[0] in data:
+                doomed.append(self._lose[1])
+                self._lose = None
+            if self._cut_before and self._cut_before in data:
+                self._cut_before = None
+                self.lost += 1
+                return
+            if self._stop:
+                held += data
+                commands = list(_COMMAND.finditer(held))
+                number, call = self._stop
+                if len(commands) < number:
+                    continue
+                self._stop = None
+                position = commands[number - 1].start()
+                answered.clear()
+                if position:
+                    server.sendall(held[:position])
+                    answered.wait(30)  # the server has seen what came before
+                call()
+                data, held = held[position:], b""
+            server.sendall(data)
 
-    def _down(self, client: socket.socket, server: socket.socket, doomed: list, answered: threading.Event) -> None:
-        try:
-            while data := server.recv(65536):
-                answered.set()
-                if doomed:
-                    when, keep = doomed.pop()
-                    client.sendall(data[:keep])
-                    until = time.monotonic() + 5
-                    while not when() and time.monotonic() < until:
-                        time.sleep(0.005)
-                    self.lost += 1
-                    break
-                client.sendall(data)
-        except OSError:
-            pass
-        finally:
-            _cut(client)
-            _cut(server)
+    def _down(self, server: socket.socket, client: socket.socket, doomed: list, answered: threading.Event) -> None:
+        while data := server.recv(65536):
+            answered.set()
+            if doomed:
+                when = doomed.pop()
+                until = time.monotonic() + 5
+                while not when() and time.monotonic() < until:
+                    time.sleep(0.005)
+                self.lost += 1
+                return
+            client.sendall(data)
 
 
 #: Seconds by which a thread sleeps longer than asked, and takes to forward what it received.
@@ -166,23 +164,54 @@ class SlowProxy(Proxy):
         super().__init__(port)
         self._sleep = max(seconds / 2 - _WAKING, 0.0)
 
-    def _up(self, client: socket.socket, server: socket.socket, *_: object) -> None:
-        self._pass_on(client, server)
+    def _up(self, source: socket.socket, target: socket.socket, *_: object) -> None:
+        target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a second small write may wait for 40 ms
+        while data := source.recv(65536):
+            time.sleep(self._sleep)
+            target.sendall(data)
 
-    def _down(self, client: socket.socket, server: socket.socket, *_: object) -> None:
-        self._pass_on(server, client)
+    _down = _up
 
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        try:
-            target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a second small write may wait for 40 ms
-            while data := source.recv(65536):
-                time.sleep(self._sleep)
-                target.sendall(data)
-        except OSError:
-            pass
-        finally:
-            _cut(source)
-            _cut(target)
+
+class Link(Proxy):
+    """Stands between one process and one server, and fails until it is healed.
+
+    ``dark``: nothing passes, and nobody is told; what was sent passes later. ``deaf``: requests pass and their
+    replies are lost, with the connection. ``delay``: seconds by which each piece is late.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.heal()
+
+    def __exit__(self, *exc: object) -> None:
+        self.heal()
+        super().__exit__(*exc)
+
+    def heal(self) -> None:
+        self.dark = self.deaf = False
+        self.delay = 0.0
+
+    def darken(self) -> None:
+        self.dark = True
+
+    def deafen(self) -> None:
+        self.deaf = True
+
+    def _up(self, source: socket.socket, target: socket.socket, *_: object) -> None:
+        self._pass_on(source, target)
+
+    def _down(self, source: socket.socket, target: socket.socket, *_: object) -> None:
+        self._pass_on(source, target, replies=True)
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, *, replies: bool = False) -> None:
+        while data := source.recv(65536):
+            time.sleep(self.delay)
+            while self.dark:
+                time.sleep(0.02)
+            if replies and self.deaf:
+                return
+            target.sendall(data)
 
 
 class AmqpProxy(Proxy):
@@ -200,32 +229,22 @@ class AmqpProxy(Proxy):
         """The next ``method`` doesn't pass: its connection is cut instead; with ``away`` no other can be made then."""
         self._cut_at = (method, away)
 
-    def _up(self, client: socket.socket, server: socket.socket, *_: object) -> None:
-        self._pass_on(client, server)
-
-    def _down(self, client: socket.socket, server: socket.socket, *_: object) -> None:
-        self._pass_on(server, client)
-
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+    def _up(self, source: socket.socket, target: socket.socket, *_: object) -> None:
         held = b""
-        try:
-            while data := source.recv(65536):
-                held += data
-                for frame in _frames(held):
-                    method = _METHODS.get(frame[7:11]) if frame[0] == 1 else None
-                    if method and self._cut_at and self._cut_at[0] == method:
-                        (_, self.away), self._cut_at = self._cut_at, None
-                        self.lost += 1
-                        return
-                    target.sendall(frame)
-                    held = held[len(frame) :]
-                    if method:
-                        self.methods.append(method)
-        except OSError:
-            pass
-        finally:
-            _cut(source)
-            _cut(target)
+        while data := source.recv(65536):
+            held += data
+            for frame in _frames(held):
+                method = _METHODS.get(frame[7:11]) if frame[0] == 1 else None
+                if method and self._cut_at and self._cut_at[0] == method:
+                    (_, self.away), self._cut_at = self._cut_at, None
+                    self.lost += 1
+                    return
+                target.sendall(frame)
+                held = held[len(frame) :]
+                if method:
+                    self.methods.append(method)
+
+    _down = _up
 
 
 #: Class and method, two bytes each, as they begin a method's frame.

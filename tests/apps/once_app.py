@@ -23,8 +23,7 @@ from killpoints import install, reach
 from ledger import Ledger
 
 from celery_once_beat import OnceTask, current_window, signals
-from celery_once_beat.settings import Settings
-from celery_once_beat.signals import window_missed, window_refused, window_stale, window_succeeded
+from celery_once_beat.schedules import read_schedule
 from celery_once_beat.windows import format_instant, parse_instant
 
 install()
@@ -33,6 +32,7 @@ app = Celery("once_app", broker=os.environ["BROKER_URL"], task_cls=OnceTask)
 app.conf.update(
     result_backend=os.environ.get("RESULT_URL"),
     once_beat_redis_url=os.environ["STORE_URL"],
+    once_beat_claim_lease=1.0,
     once_beat_publish_timeout=1.0,
     once_beat_recovery_interval=0.3,
     once_beat_start_timeout=3.0,
@@ -44,8 +44,6 @@ app.conf.update(
     # Celery kills a child that isn't up within 4 s. On a busy machine none may be: it kills each, for ever.
     worker_proc_alive_timeout=120.0,
 )
-if hasattr(Settings, "claim_lease"):  # older versions are run with this app too
-    app.conf.once_beat_claim_lease = 1.0
 app.conf.update(json.loads(os.environ.get("SETTINGS", "{}")))
 ATTRIBUTES = json.loads(os.environ.get("TASK", "{}"))
 ledger = Ledger(os.environ["LEDGER"])
@@ -89,8 +87,6 @@ def make_schedule(entry):
     if "cron" in entry:
         return cron(entry["cron"])
     if "stored" in entry:
-        from celery_once_beat.schedules import read_schedule  # older versions are run with this app too
-
         return read_schedule(entry["stored"])
     if entry.get("broken"):
         return Broken(1.0)
@@ -117,47 +113,44 @@ app.conf.beat_schedule = {
 
 def note(kind, window, **more):
     fields = {"entry": window.entry, "start": format_instant(window.start)} if window else {}
-    if window and not getattr(window, "scheduled", True):  # an old package's has none
+    if window and not window.scheduled:
         fields = {"call": window.entry, "begun": fields["start"]}
     if window and window.fence:
         fields |= {"attempt": window.attempt, "fence": window.fence}
     ledger.write(kind, **fields, **more)
 
 
-@window_succeeded.connect
+@signals.window_succeeded.connect
 def note_recorded(window, **_):
     note("recorded", window)
 
 
-if hasattr(signals, "window_closed"):  # an old package has none
-
-    @signals.window_closed.connect
-    def note_closed(window, outcome, **_):
-        note("closed", window, outcome=outcome)
+@signals.window_closed.connect
+def note_closed(window, outcome, **_):
+    note("closed", window, outcome=outcome)
 
 
-if hasattr(signals, "window_late"):  # an old package has none
-
-    @signals.window_late.connect
-    def note_late(window, state, why, **_):
-        note("late", window, state=state, why=why)
-
-    @signals.entry_paused.connect
-    def note_paused(window, note, **_):
-        ledger.write("paused", entry=window.entry, note=note)
+@signals.window_late.connect
+def note_late(window, state, why, **_):
+    note("late", window, state=state, why=why)
 
 
-@window_stale.connect
+@signals.entry_paused.connect
+def note_paused(window, note, **_):
+    ledger.write("paused", entry=window.entry, note=note)
+
+
+@signals.window_stale.connect
 def note_stale(window, **_):
     note("stale", window)
 
 
-@window_refused.connect
+@signals.window_refused.connect
 def note_refused(sender, window, reason, **_):
     note("refused", window, reason=reason, redelivered=sender.request.delivery_info.get("redelivered"))
 
 
-@window_missed.connect
+@signals.window_missed.connect
 def note_missed(window, count, **_):
     note("missed", window, count=count)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 
@@ -32,15 +33,8 @@ def filled_in(query: str) -> str:
 
 @pytest.fixture
 def prometheus() -> Iterator[Callable[..., PrometheusServer]]:
-    started: list[PrometheusServer] = []
-
-    def start(*targets: str) -> PrometheusServer:
-        started.append(PrometheusServer.start(*targets))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.__exit__()
+    with ExitStack() as started:
+        yield lambda *targets: started.enter_context(PrometheusServer.start(*targets))
 
 
 def export(system: System, name: str = "exporter", port: str = "0") -> tuple[Proc, str]:

@@ -99,7 +99,7 @@ class RedisBroker(Broker[RedisServer]):
         return f"redis://127.0.0.1:{port or self.port}/0"
 
     def _about(self) -> str:
-        return version_of(self.server)
+        return self.server.version.capitalize()
 
     @contextmanager
     def _client(self) -> Iterator[redis.Redis]:
@@ -207,14 +207,6 @@ def start_broker(kind: str, start_redis: Callable[..., RedisServer]) -> Iterator
     else:
         with RabbitServer.start() as server, closing(RabbitBroker(server)) as broker:
             yield broker
-
-
-def version_of(server: RedisServer) -> str:
-    """Name and version of a server that answers."""
-    with server.client() as client:
-        told = client.info("server")
-    valkey = told.get("valkey_version")
-    return f"Valkey {valkey}" if valkey else f"Redis {told['redis_version']}"
 
 
 def _copies(queue: str) -> str:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaos.brokers import Broker
 from chaos.entries import ENTRIES, ONCE
-from chaos.network import Link, Network
 from ledger import Ledger
 from needs import find
 from processes import Proc, Processes
+from proxy import Link
 from servers import RedisServer
 from simulation.recorder import Line, RecordingProxy
 from system import System
@@ -130,11 +131,10 @@ class Cast(Company):
         record: Callable[[Line], object] | None = None,
     ) -> None:
         self.store = store
+        self._open = ExitStack()
         #: Where all reach the store: a proxy that records it, if that is asked for.
-        self.recorder = RecordingProxy(self.store.port, record) if record else None
+        self.recorder = self._open.enter_context(RecordingProxy(self.store.port, record)) if record else None
         super().__init__(System(processes, ledger, self.store.url(), directory), ledger, broker)
-        self.network = Network()
-        self.network.__enter__()
         self.system.app = "chaos.app"
         self.system.entries = {
             entry: {"task": task, "every": every, "args": [seconds], "options": {"once": ONCE.get(entry, {})}}
@@ -153,15 +153,12 @@ class Cast(Company):
         return self.recorder.port if self.recorder else self.store.port
 
     def __enter__(self) -> Self:
-        if self.recorder:
-            self.recorder.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.system.store.close()
-        self.network.__exit__()
-        if self.recorder:
-            self.recorder.__exit__()
+        self._open.close()
 
     def _member(self, kind: str, name: str, **more: Any) -> Member:
-        return Member(kind, name, self.network.link(self.store_port), self.network.link(self.broker.port), **more)
+        store, broker = (self._open.enter_context(Link(port)) for port in (self.store_port, self.broker.port))
+        return Member(kind, name, store, broker, **more)

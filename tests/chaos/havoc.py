@@ -23,7 +23,7 @@ import redis
 from chaos.brokers import Broker
 from chaos.cast import Company, Member
 from chaos.faults import Fault
-from chaos.network import Link
+from proxy import Link
 from servers import RedisServer
 
 

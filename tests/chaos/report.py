@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from chaos.brokers import version_of
 from chaos.checker import Verdict
 from chaos.entries import LEASE
 from pages import machine, table, write
@@ -42,8 +41,9 @@ def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: floa
         ("lateness, p99", f"{verdict.late(0.99):.3f} s"),
         ("lateness, the most", f"{verdict.late(1):.3f} s"),
     ]
+    store = havoc.cast.store.version.capitalize()
     about = (
-        f"Two beats, two workers (prefork and threads), {version_of(havoc.cast.store)} as the store, {broker.about} as "
+        f"Two beats, two workers (prefork and threads), {store} as the store, {broker.about} as "
         f"the broker: {havoc.counts.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 5 s."
     )

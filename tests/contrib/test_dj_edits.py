@@ -17,7 +17,6 @@ from servers import without_shard
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.schedules import check_words
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Finished, Store
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
@@ -42,13 +41,6 @@ def app(redis_url: str) -> Iterator[Celery]:
             pass
 
         yield app
-
-
-@pytest.fixture
-def store(redis_url: str) -> Iterator[Store]:
-    store = Store(Settings(redis_url=redis_url))
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -73,13 +73,11 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
     return ran, skipped
 
 
-def test_overlap(redis_url: str) -> None:
+def test_overlap(store: Store) -> None:
     """Each row of the example is what the store does; every policy has its row."""
     table = OVERLAPS.partition("<!-- overlap -->")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
     assert [row[0].strip('`"') for row in rows] == list(OVERLAP)
-    store = Store(Settings(redis_url=redis_url))
     for overlap, _, run, skipped in rows:
         ran, over = played(store, overlap.strip('`"'))
         assert (ran, sorted(over)) == (said(run), said(skipped)), overlap
-    store.close()

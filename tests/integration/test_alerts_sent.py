@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,11 +65,10 @@ class Beat:
 
 
 @pytest.fixture
-def stage(redis_url: str) -> Iterator[Stage]:
-    stage = Stage(redis_url)
+def stage(redis_url: str, close_later: Callable[[Any], Any]) -> Stage:
+    stage = close_later(Stage(redis_url))
     stage.load(**ONCE)
-    yield stage
-    stage.close()
+    return stage
 
 
 @pytest.fixture

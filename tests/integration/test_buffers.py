@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -95,16 +95,8 @@ class Tick(Stage):
 
 
 @pytest.fixture
-def make(redis_url: str) -> Iterator[Any]:
-    made: list[Tick] = []
-
-    def make(**end_rules: Any) -> Tick:
-        made.append(Tick(redis_url, **end_rules))
-        return made[-1]
-
-    yield make
-    for tick in made:
-        tick.close()
+def make(redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., Tick]:
+    return lambda **given: close_later(Tick(redis_url, **given))
 
 
 def test_all_run_in_order(make: Any) -> None:
@@ -349,9 +341,9 @@ def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
     assert tick.due_after_end(5) == [6]
 
 
-def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None:
+def test_a_beat_calls_those_that_the_dead_leave_room_for(make: Any) -> None:
     """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
-    tick = Tick(redis_url, most=1)
+    tick = make(most=1)
     for number in (1, 2, 3):
         slot = acquire_slot(tick.store, "reports", 1, window(number), f"w{number}", 30.0)
         tick.begin(number, no_slot="reports" if slot == Full() else "")
@@ -365,7 +357,6 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(redis_url: str) -> None
         return part.after_sweep(found, found.replies)
 
     assert (sweep(), hurried, sweep()) == ([], [True], [window(3)])
-    tick.close()
 
 
 def test_a_copy_of_what_waits(make: Any) -> None:

@@ -50,11 +50,10 @@ def broker(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler]]:
+def burst(broker: Proxy, redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., OnceScheduler]:
     """Make a scheduler whose entries are all about to be due, and wait until they are."""
-    app = Celery("tests", broker=broker.url(), set_as_current=False, task_cls=OnceTask)
+    app = close_later(Celery("tests", broker=broker.url(), set_as_current=False, task_cls=OnceTask))
     app.task(work, name="tests.work", shared=False)
-    made: list[OnceScheduler] = []
 
     def loaded(due: datetime, once: dict[str, Any]) -> OnceScheduler:
         app.conf.update(
@@ -71,10 +70,10 @@ def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler
                 for number in range(COUNT)
             },
         )  # fmt: skip
-        made.append(OnceScheduler(app))
-        made[-1].tick()
-        made[-1].broker_ready()
-        return made[-1]
+        scheduler: OnceScheduler = close_later(OnceScheduler(app))
+        scheduler.tick()
+        scheduler.broker_ready()
+        return scheduler
 
     def make(**once: Any) -> OnceScheduler:
         for seconds in (3, 10, 30, 60):
@@ -88,10 +87,7 @@ def burst(broker: Proxy, redis_url: str) -> Iterator[Callable[..., OnceScheduler
                 client.flushall()  # it was due before it was loaded: once more, with more time
         pytest.fail("it takes a minute to load")
 
-    yield make
-    for scheduler in made:
-        scheduler.close()
-    app.close()
+    return make
 
 
 #: Texts that JSON, base64 or ``repr`` may write in other ways, and values of each kind.

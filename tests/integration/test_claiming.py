@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -82,16 +82,13 @@ class Beat:
 
 
 @pytest.fixture
-def new_beat() -> Iterator[Callable[..., Beat]]:
-    made: list[Beat] = []
-
+def new_beat(close_later: Callable[[Any], Any]) -> Callable[..., Beat]:
     def make(url: str, name: str = "beat-1", **settings: Any) -> Beat:
-        made.append(Beat(url, name, **settings))
-        return made[-1]
+        beat = Beat(url, name, **settings)
+        close_later(beat.store)
+        return beat
 
-    yield make
-    for beat in made:
-        beat.store.close()
+    return make
 
 
 @pytest.fixture

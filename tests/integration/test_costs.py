@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -32,11 +33,10 @@ LIMITS = EndRules(max_attempts=3, recover=True, grace=None)
 
 
 @pytest.fixture
-def store(start_redis: Callable[..., RedisServer]) -> Iterator[Store]:
-    store = Store(Settings(redis_url=start_redis().url()))
+def store(start_redis: Callable[..., RedisServer], close_later: Callable[[Any], Any]) -> Store:
+    store = close_later(Store(Settings(redis_url=start_redis().url())))
     load(store)
-    yield store
-    store.close()
+    return store
 
 
 def load(store: Store) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any
@@ -29,16 +28,12 @@ APP = Celery("proj", broker="memory://", set_as_current=False)
 class Reader:
     """A beat's entries, and what reads them."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, store: Store, raw: redis.Redis) -> None:
         self.url = url
-        self.store = Store(Settings(redis_url=url))
-        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.store = store
+        self.raw = raw
         self.entries = Entries("beat-1", self.store.settings, {})
         self.defined = Defined(self.store, self.entries, APP)
-
-    def close(self) -> None:
-        self.store.close()
-        self.raw.close()
 
     def set(self, name: str, seconds: float = 60, **given: Any) -> None:
         text = Definition.of("t", seconds, once={"tracked": True}).text()
@@ -57,10 +52,8 @@ class Reader:
 
 
 @pytest.fixture
-def reader(redis_url: str) -> Iterator[Reader]:
-    made = Reader(redis_url)
-    yield made
-    made.close()
+def reader(redis_url: str, store: Store, raw: redis.Redis) -> Reader:
+    return Reader(redis_url, store, raw)
 
 
 def test_what_changed_is_read_and_nothing_else(reader: Reader) -> None:

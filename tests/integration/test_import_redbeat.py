@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,8 @@ def app(redis_url: str) -> Celery:
 
 
 @pytest.fixture
-def schedules(app: Celery) -> Iterator[Schedules]:
-    with closing(Schedules(app)) as made:
-        yield made
+def schedules(app: Celery, close_later: Callable[[Any], Any]) -> Schedules:
+    return close_later(Schedules(app))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import redis
 
 from celery_once_beat.features.admission import store as limits
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.windows import WindowKey
 
@@ -20,9 +18,9 @@ START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 class Slots:
     """The limit "reports" with two slots, and windows of two entries that share it."""
 
-    def __init__(self, url: str) -> None:
-        self.store = Store(Settings(redis_url=url))
-        self.raw = redis.Redis.from_url(url, decode_responses=True)
+    def __init__(self, store: Store, raw: redis.Redis) -> None:
+        self.store = store
+        self.raw = raw
         self.keys = self.store.keys.of_limit("reports")
 
     def window(self, number: int) -> WindowKey:
@@ -61,11 +59,8 @@ class Slots:
 
 
 @pytest.fixture
-def slots(redis_url: str) -> Iterator[Slots]:
-    slots = Slots(redis_url)
-    yield slots
-    slots.store.close()
-    slots.raw.close()
+def slots(store: Store, raw: redis.Redis) -> Slots:
+    return Slots(store, raw)
 
 
 def test_there_are_so_many(slots: Slots) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -12,7 +11,6 @@ from processes import wait_until
 
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.rules import EndRules
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import BeatReport, Begun, Claimed, ClaimRequest, Closed, Ending, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 
@@ -22,10 +20,10 @@ MARK = "fingerprint-1"
 class Teller:
     """One entry whose windows are claimed and ended by hand, and who looks at it."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.store = Store(Settings(redis_url=url, **settings))
+    def __init__(self, store: Store, raw: redis.Redis) -> None:
+        self.store = store
         self.lookup = Lookup(self.store)
-        self.raw = redis.Redis.from_url(url, decode_responses=True)
+        self.raw = raw
         self.cursor = self.now().replace(microsecond=0) - timedelta(hours=1)
         self.first = self.cursor
         self.store.load_many(
@@ -60,11 +58,8 @@ class Teller:
 
 
 @pytest.fixture
-def teller(redis_url: str) -> Iterator[Teller]:
-    told = Teller(redis_url)
-    yield told
-    told.store.close()
-    told.raw.close()
+def teller(store: Store, raw: redis.Redis) -> Teller:
+    return Teller(store, raw)
 
 
 def test_a_window_from_its_claim_to_its_end(teller: Teller) -> None:

@@ -7,7 +7,7 @@ task with early acks and one with late acks.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,16 +94,13 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(system: System) -> Iterator[Callable[..., Waiting]]:
-    made: list[Waiting] = []
-
+def waiting(system: System, close_later: Callable[[Any], Any]) -> Callable[..., Waiting]:
     def make(pool: str, acks: tuple[str, ...] = BOTH, **settings: Any) -> Waiting:
-        made.append(Waiting(system, pool, acks, **settings))
-        return made[-1]
+        waiting = Waiting(system, pool, acks, **settings)
+        close_later(waiting.app)
+        return waiting
 
-    yield make
-    for each in made:
-        each.app.close()
+    return make
 
 
 #: In one process, a second window would take the end of the first along.

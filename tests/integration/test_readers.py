@@ -132,12 +132,11 @@ def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., Re
     store.close()
 
 
-def test_while_a_beat_loads_the_others_are_believed(redis_url: str) -> None:
+def test_while_a_beat_loads_the_others_are_believed(redis_url: str, store: Store) -> None:
     """An entry that has left the schedule isn't shown as unclaimed; nor is one that the beat is yet to load."""
-    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
-    store = Store(settings)
+    app = Celery("readers", broker=redis_url, set_as_current=False)
     app.conf.beat_schedule = {"kept": {"task": "proj.work", "schedule": 60.0}}
-    schedule = load_schedule(app, settings)
+    schedule = load_schedule(app, store.settings)
     (kept,) = schedule.entries
     limits = EndRules(max_attempts=3, recover=True, grace=None)
     long_ago = datetime.now(timezone.utc) - timedelta(hours=1)
@@ -162,7 +161,6 @@ def test_while_a_beat_loads_the_others_are_believed(redis_url: str) -> None:
     report = BeatReport(0.0, 0.0, 1, 0, "0.1.0", left_out={"typo": "unknown key 'grce'"})
     store.overdue("host:3:newer", datetime.now(timezone.utc), 0, report=report)
     assert shown(**{"2:loads": 0})["typo"] == ("left out",), "also where this process's code has no such entry"
-    store.close()
 
 
 def test_how_many_messages_a_queue_has(redis_url: str) -> None:
@@ -175,13 +173,13 @@ def test_how_many_messages_a_queue_has(redis_url: str) -> None:
         assert project.messages("celery") == "; it has 1 message, the broker says"
 
 
-def test_when_a_one_off_comes_next(redis_url: str) -> None:
+def test_when_a_one_off_comes_next(redis_url: str, store: Store) -> None:
     """At its start, as long as that lies ahead; and never again once its window was claimed."""
-    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    app = Celery("readers", broker=redis_url, set_as_current=False)
     weekly = schedule_of(timedelta(days=7))
     weekly.one_off = True  # as a row of django-celery-beat's has it
     app.conf.beat_schedule = {"once": {"task": "proj.work", "schedule": weekly}}
-    schedule, store = load_schedule(app, settings), Store(settings)
+    schedule = load_schedule(app, store.settings)
     filled.load(store, list(schedule.entries), timedelta(minutes=3))
 
     def next_start() -> datetime | None:
@@ -193,18 +191,16 @@ def test_when_a_one_off_comes_next(redis_url: str) -> None:
     assert next_start() == start
     store.claim_many("beat", [ClaimRequest(WindowKey("once", start), entry.cursor, entry.fingerprint)])
     assert next_start() is None
-    store.close()
 
 
-def test_a_one_off_that_failed_is_seen(redis_url: str, raw: redis.Redis) -> None:
+def test_a_one_off_that_failed_is_seen(redis_url: str, store: Store, raw: redis.Redis) -> None:
     """It is disabled with its outcome, and needs attention all the same; a row that somebody disabled doesn't."""
-    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    app = Celery("readers", broker=redis_url, set_as_current=False)
     app.conf.beat_schedule = {"once": {"task": "proj.work", "schedule": 60.0}}
-    schedule = load_schedule(app, settings)
-    store = Store(settings)
+    schedule = load_schedule(app, store.settings)
     filled.fill(store, schedule, 1, timedelta(minutes=3), ["failed"])
     app.conf.beat_schedule = {}
-    disabled = replace(load_schedule(app, settings), disabled=frozenset({"once"}))
+    disabled = replace(load_schedule(app, store.settings), disabled=frozenset({"once"}))
 
     def reasons() -> tuple[str, ...]:
         (entry,) = make_report(take_snapshot(Lookup(store), disabled), disabled).entries
@@ -213,4 +209,3 @@ def test_a_one_off_that_failed_is_seen(redis_url: str, raw: redis.Redis) -> None
     assert reasons() == ("disabled",)
     raw.hset(store.entry_key("once"), "spent", "as spent.lua has it")
     assert reasons() == ("disabled", "failed")
-    store.close()

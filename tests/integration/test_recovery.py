@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -101,17 +101,14 @@ def keys(jobs: list[Job]) -> list[WindowKey]:
 
 
 @pytest.fixture
-def new_beat(redis_url: str) -> Iterator[Callable[..., Beat]]:
-    made: list[Beat] = []
-
+def new_beat(redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., Beat]:
     def make(**settings: Any) -> Beat:
-        made.append(Beat(redis_url, **settings))
-        return made[-1]
+        beat = Beat(redis_url, **settings)
+        close_later(beat.store)
+        close_later(beat.client)
+        return beat
 
-    yield make
-    for beat in made:
-        beat.store.close()
-        beat.client.close()
+    return make
 
 
 @pytest.fixture

@@ -59,17 +59,9 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def schedulers(app: Celery) -> Iterator[Callable[[], OnceScheduler]]:
+def schedulers(app: Celery, close_later: Callable[[Any], Any]) -> Callable[..., OnceScheduler]:
     """Make schedulers, and close them at the end."""
-    made: list[OnceScheduler] = []
-
-    def make(cls: type[OnceScheduler] = OnceScheduler) -> OnceScheduler:
-        made.append(cls(app))
-        return made[-1]
-
-    yield make
-    for scheduler in made:
-        scheduler.close()
+    return lambda cls=OnceScheduler: close_later(cls(app))
 
 
 def messages(url: str) -> int:

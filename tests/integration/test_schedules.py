@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -30,10 +30,8 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
-def schedules(redis_url: str) -> Iterator[Schedules]:
-    made = Schedules(url=redis_url)
-    yield made
-    made.close()
+def schedules(redis_url: str, close_later: Callable[[Any], Any]) -> Schedules:
+    return close_later(Schedules(url=redis_url))
 
 
 # ------------------------------------------------------------------------------------------------ the client
@@ -397,12 +395,10 @@ def test_an_async_client_of_a_redis_that_hangs(start_redis: Callable[..., RedisS
 
 
 @pytest.fixture
-def client(system: System) -> Iterator[Schedules]:
+def client(system: System, close_later: Callable[[Any], Any]) -> Schedules:
     """A client of the system's store; nothing is in the beats' own schedule."""
     system.entries = {}
-    made = Schedules(url=system.store_url)
-    yield made
-    made.close()
+    return close_later(Schedules(url=system.store_url))
 
 
 def until(condition: Callable[[], Any], what: str) -> None:

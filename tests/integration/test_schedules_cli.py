@@ -37,9 +37,8 @@ def app(redis_url: str) -> Celery:
 
 
 @pytest.fixture
-def schedules(app: Celery) -> Iterator[Schedules]:
-    with closing(Schedules(app)) as made:
-        yield made
+def schedules(app: Celery, close_later: Callable[[Any], Any]) -> Schedules:
+    return close_later(Schedules(app))
 
 
 @pytest.fixture

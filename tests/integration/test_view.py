@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -40,16 +40,8 @@ def app(redis_url: str) -> Celery:
 
 
 @pytest.fixture
-def views(app: Celery) -> Iterator[Any]:
-    made: list[View] = []
-
-    def make(**options: Any) -> View:
-        made.append(View(app, Settings.from_app(app), **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+def views(app: Celery, close_later: Callable[[Any], Any]) -> Callable[..., View]:
+    return lambda **options: close_later(View(app, Settings.from_app(app), **options))
 
 
 def fill(app: Celery, made: View, windows: int) -> None:

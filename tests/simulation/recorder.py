@@ -18,11 +18,11 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from proxy import Proxy, _cut
+from proxy import Proxy
 
 from celery_once_beat.store import Store, scripts
 from celery_once_beat.store.codec import pack as packed
@@ -108,24 +108,19 @@ class RecordingProxy(Proxy):
         #: The server's time, as it was known last.
         self._time = 0
 
-    def _up(self, client: Any, server: Any, *_: Any) -> None:
-        held, answers = b"", server.makefile("rb")
-        try:
+    def _join(self, client: Any, server: Any) -> None:
+        """Both ways are one way here."""
+        self._start(self._carry, self._exchange_all, client, server)
+
+    def _exchange_all(self, client: Any, server: Any) -> None:
+        held = b""
+        with server.makefile("rb") as answers, suppress(ValueError, IndexError):
             while data := client.recv(65536):
                 held += data
                 requests, length = read_requests(held)
                 sent, held = held[:length], held[length:]
                 if requests:
                     client.sendall(self._exchange(requests, sent, server, answers))
-        except (OSError, ValueError, IndexError):
-            pass
-        finally:
-            answers.close()
-            _cut(client)
-            _cut(server)
-
-    def _down(self, *_: Any) -> None:
-        """Both ways are one way here."""
 
     def _exchange(self, requests: list[list[str]], sent: bytes, server: Any, answers: Any) -> bytes:
         with self._one_at_a_time:

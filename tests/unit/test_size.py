@@ -25,7 +25,7 @@ MOST = {
     "Python": 20_074,
     "Lua": 1_877,
     "the largest module": 429,
-    "tests": 45_850,
+    "tests": 45_680,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 16_323,
