@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from promql_parser import Expr, VectorSelector, parse, walk
+
+PREFIX = "celery_once_beat_"
+
+
+def documented_metrics() -> dict[str, list[str]]:
+    """The metrics of docs/metrics.md, each with its labels."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "metrics.md").read_text()
+    table = page.partition("<!-- metrics -->")[2].partition("<!--")[0]
+    return {
+        PREFIX + name: re.findall(r"`(\w+)`", labels)
+        for names, labels in re.findall(r"^\| (`[^|]*) \| ([^|]*)\|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
 
 
 def check_query(query: str, labels: Mapping[str, set[str]]) -> None:

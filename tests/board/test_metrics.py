@@ -23,7 +23,7 @@ from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from queries import check_query
+from queries import PREFIX, check_query, documented_metrics
 from servers import RedisServer, free_port
 from system import System
 
@@ -36,7 +36,6 @@ from celery_once_beat.web.exporter import make_exporter
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "alerts.yml"
 WORK = "apps.once_app.work"
-PREFIX = "celery_once_beat_"
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -407,17 +406,11 @@ def test_strangers_have_no_label(system: System) -> None:
 
 def test_every_metric_is_documented() -> None:
     """docs/metrics.md has each with its labels, and no other."""
-    table = (ROOT / "docs" / "metrics.md").read_text().partition("<!-- metrics -->")[2].partition("<!--")[0]
-    documented = {
-        PREFIX + name: re.findall(r"`(\w+)`", labels)
-        for names, labels in re.findall(r"^\| (`[^|]*) \| ([^|]*)\|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", names)
-    }
     found = {}
     for family in text_string_to_metric_families(expose(report(["a"], took=1.0))):
         name = family.name if family.type == "histogram" else family.samples[0].name
         found[name] = list(family.samples[0].labels)
-    assert documented == found
+    assert documented_metrics() == found
 
 
 # -- alerts ---------------------------------------------------------------------------------------------------------
