@@ -44,7 +44,7 @@ from celery_once_beat.wording import MOST_FAILURE, printable, shown
 
 from .entry import BeatEntry
 from .guard import guard
-from .making import Making
+from .making import Alike, Making
 from .part import BeatPart
 from .sources import Changes, ScheduleSource, Source
 
@@ -152,7 +152,7 @@ class Entries(Making):
         """
         source = self.scheduled
         source.schedule, source.absent_at = schedule, absent_at
-        left = self.apply(source, source.poll())
+        left = self.apply(source, self._ask(source))
         stored = {name: entry for name, entry in self._entries.items() if name not in source}
         self._entries = {**source.entries, **stored}  # in the schedule's order
         self.untracked = sum(not entry.tracked for entry in self)  # some may have gone astray
@@ -172,11 +172,18 @@ class Entries(Making):
 
     def poll(self, source: Source) -> bool:
         """Put in force what a source finds; returns whether there is more. Raises StoreUnavailableError."""
-        changes = source.poll()
+        changes = self._ask(source)
         self.apply(source, changes)
         if changes.away is not None:
             raise changes.away
         return changes.more
+
+    def _ask(self, source: Source) -> Changes:
+        self._alike = Alike()
+        try:
+            return source.poll()
+        finally:
+            self._alike = None
 
     def apply(self, source: Source, changes: Changes) -> list[BeatEntry]:
         """Put in force what a source found; returns the entries that left and that no other source has."""

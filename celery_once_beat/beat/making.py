@@ -63,11 +63,12 @@ class Making:
         self._eager = eager
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
+        #: What was read of the entries that are being made together; None: it is one alone.
+        self._alike: Alike | None = None
 
-    def make(self, name: str, source: Any, stored_fingerprint: str = "", *, alike: Alike | None = None) -> BeatEntry:
+    def make(self, name: str, source: Any, stored_fingerprint: str = "") -> BeatEntry:
         """Return a new entry; raises SettingError, or whatever a user's name, options or schedule raise.
 
-        ``alike`` has what was read of others.
         ``stored_fingerprint`` is that of an entry that was set at run time, as the store has it.
         """
         if not isinstance(name, str) or not 0 < len(name.encode()) <= _MAX_NAME:
@@ -87,7 +88,7 @@ class Making:
         is_cron = isinstance(source.schedule, (crontab, cron))
         once = options.get("once")
         read = partial(EntryPolicy.of, name, once, task, self.settings, cron=is_cron)
-        policy = read() if alike is None else alike.policy(read, once, id(task), is_cron)
+        policy = read() if self._alike is None else self._alike.policy(read, once, id(task), is_cron)
         tracked = policy.tracked
         if tracked is None:
             tracked = closes_windows and not self._eager

@@ -19,7 +19,6 @@ from celery_once_beat.wording import shown
 
 from .entry import BeatEntry
 from .guard import guard
-from .making import Alike
 
 if TYPE_CHECKING:
     from .entries import Entries
@@ -90,10 +89,10 @@ class ScheduleSource(Source):
     def poll(self) -> Changes:
         """As the base's. An entry whose definition is the same stays the same object."""
         before, self.entries = self.entries, {}
-        made, alike = [], Alike()
+        made = []
         for name, source in list(self.schedule.items()):
             with guard(partial(self.leave_out, name)):
-                entry = self._all.make(name, source, alike=alike)
+                entry = self._all.make(name, source)
                 old = before.get(entry.name)  # a plain text: a subclass of str may compare otherwise
                 if old is not None and old.definition == entry.definition and not self.is_replaced(entry):
                     old.set_source(source)

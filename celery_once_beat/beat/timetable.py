@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+_END = datetime.max.replace(tzinfo=timezone.utc)
 _TEN_DAYS = timedelta(days=10)
 _THIRTY_DAYS = 30 * 86_400.0
 _THREE_YEARS = 3 * 366 * 86_400.0
@@ -88,7 +89,7 @@ class Timetable:
         self.polled = is_polled(when)
         #: Its earlier definitions, oldest first. Each has the windows up to its ``until``.
         self.earlier: Sequence[Earlier] = ()
-        #: What :meth:`after` was asked last, and its answer: a window's start, its end and the next start ask the same.
+        #: What :meth:`after` was asked last, and its answer, which is also that for what lies between the two.
         self._last: tuple[datetime, datetime | None] | None = None
         #: A start after which the schedule is undecided, and up to when it was asked.
         self._asked: tuple[datetime, datetime] | None = None
@@ -100,7 +101,7 @@ class Timetable:
         """
         if self.polled:
             return None
-        if self._last is None or self._last[0] != start:
+        if self._last is None or not self._last[0] <= start < (self._last[1] or _END):
             self._last = start, self._next(start)
         return self._last[1]
 

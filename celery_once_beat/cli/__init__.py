@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -58,6 +59,7 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # where a name has no place in the terminal's encoding
+        gc.set_threshold(100_000, 20)  # most of what is read stays: to look for garbage in it costs a quarter
         try:
             return super().invoke(ctx)
         except OnceError as exc:

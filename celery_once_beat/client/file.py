@@ -102,7 +102,8 @@ def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "")
     set, StoreDataError or NewerVersionError where something that is set can't be read.
     """
     pruned = schedules.names(prune) if prune else ()
-    known = schedules.get_many({*wanted, *pruned})
+    like = {name: each.definition for name, each in wanted.items()}
+    known = {each.name: each for each in schedules._read([*{*wanted, *pruned}], like=like)}  # noqa: SLF001  # our own
     edits, seen = [], set[str]()
     for name in sorted(wanted):
         before, after = known.pop(name, None), wanted[name]

@@ -42,6 +42,8 @@ from .value import Schedule, Wanted, check_number
 logger = get_logger(__name__)
 
 When: TypeAlias = "BaseSchedule | float | timedelta | datetime"
+#: Called with why a schedule can't be read.
+Wrong: TypeAlias = "Callable[[OnceError], None] | None"
 #: Schedules that travel in one pipeline.
 _PAGE = 500
 
@@ -240,7 +242,7 @@ class Schedules:
         """Set schedules; raises the first error once all are sent."""
         made: builtins.list[Schedule | OnceError] = []
         for chunk in _in_pages(wanted):
-            requests = (each.request(words, if_version, counts_from) for each in chunk)
+            requests = [each.request(words, if_version, counts_from) for each in chunk]
             replies = definitions.set_many(self._store, requests)
             made += (self._made(each, reply, if_version) for each, reply in zip(chunk, replies, strict=True))
         return [*map(raised, made)]
@@ -301,18 +303,17 @@ class Schedules:
 
     def get(self, name: str) -> Schedule | None:
         """Return a schedule; None where there is none."""
-        return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)], metadata=True)[0]))
+        return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)])[0]))
 
     def get_many(self, names: Iterable[str]) -> dict[str, Schedule]:
-        """Return those of a page of schedules that there are, by name, in a round trip for 500 of them."""
-        pages = _in_pages([*map(check_name, names)])
-        return {each.name: each for page in pages for each in self._read(page, _refuse)}
+        """Return those of a page of schedules that there are, by name, in a round trip for 2,000 of them."""
+        return {each.name: each for each in self._read([*map(check_name, names)])}
 
     def list(
         self,
         prefix: str = "",
         after: str = "",
-        wrong: Callable[[OnceError], None] | None = None,
+        wrong: Wrong = None,
         *,
         where: Mapping[str, Any] | None = None,
     ) -> Iterator[Schedule]:
@@ -342,15 +343,20 @@ class Schedules:
         found = [raised(names) for names in definitions.definition_names(self._store)]
         return sorted(name for each in found for name in each if name.startswith(prefix))
 
-    def _read(self, names: Sequence[str], wrong: Callable[[OnceError], None]) -> builtins.list[Schedule]:
-        """Read those of these schedules that there are."""
+    def _read(
+        self, names: Sequence[str], wrong: Wrong = None, like: Mapping[str, Definition] | None = None
+    ) -> builtins.list[Schedule]:
+        """Read those of these schedules that there are; one that is ``like`` the definition of its name is that.
+
+        One that can't be read is given to ``wrong``; None: it is raised.
+        """
         found: builtins.list[Schedule] = []
-        for known in definitions.read_definitions(self._store, names, metadata=True):
+        for known in definitions.read_definitions(self._store, names):
             try:
-                found += filter(None, [_schedule(_undeleted(known))])
-            except StoreUnavailableError:
-                raise
+                found += filter(None, [_schedule(_undeleted(known), like)])
             except OnceError as exc:
+                if wrong is None or isinstance(exc, StoreUnavailableError):
+                    raise
                 wrong(exc)
         return found
 
@@ -545,19 +551,19 @@ def _check_version(name: str, version: Any) -> None:
     expect(f"schedule {name!r}, if_version", version, fits, "the version of a schedule, 0 or None", SettingError)
 
 
-def _schedule(known: StoredDefinition | None) -> Schedule | None:
+def _schedule(known: StoredDefinition | None, like: Mapping[str, Definition] | None = None) -> Schedule | None:
     """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
-    return None if known is None else Schedule.stored(Definition.read(known.name, known.text), known.name, known)
+    if known is None:
+        return None
+    same = (like or {}).get(known.name)
+    definition = same if same and same.text() == known.text else Definition.read(known.name, known.text)
+    return Schedule.stored(definition, known.name, known)
 
 
 def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:
     """Return a definition that is there, else None; raises its error."""
     found = raised(known)
     return None if found is None or found.deleted else found
-
-
-def _refuse(error: OnceError) -> None:
-    raise error
 
 
 def _log_wrong(error: OnceError) -> None:

@@ -47,13 +47,13 @@ class Schedule(Definition):
     @classmethod
     def stored(cls, definition: Definition, name: str, known: StoredDefinition | Changed) -> Schedule:
         """Make it of what the store says; raises StoreDataError for metadata that can't be read."""
-        found = {each.name: getattr(definition, each.name) for each in fields(Definition)}
         try:
             metadata = read_object(known.metadata) if known.metadata else {}
         except ValueError as exc:
             raise StoreDataError(f"schedule {name!r}, metadata: {exc}; set them again") from exc
-        return cls(
-            **found,
+        made = cls(
+            task=definition.task,
+            schedule=definition.schedule,
             name=name,
             version=known.version,
             changed_at=known.at,
@@ -62,6 +62,8 @@ class Schedule(Definition):
             paused=known.paused,
             metadata=metadata,
         )
+        vars(made).update(vars(definition))  # and its text
+        return made
 
     def as_arguments(self) -> dict[str, Any]:
         """Return the arguments of ``Schedules.set`` that make it: the same, but for ``paused`` where it isn't."""

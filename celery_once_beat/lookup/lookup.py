@@ -14,20 +14,17 @@ from types import MappingProxyType
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, read_app, scan_loaded, shard_of
+from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of
 from celery_once_beat.store.account import read_account
-from celery_once_beat.store.scripts import DIGESTS
 from celery_once_beat.windows import WindowKey, format_instant
 
 from .reading import read_report
 from .remembered import Remembered
 from .seen import BeatSeen, EntrySeen, Overview
-from .windows import make_entry, may_have_failed, readable
+from .windows import make_entry, readable
 
-#: Entries that travel in one pipeline.
-_CHUNK = 500
-#: Characters of a digest; see ``store/lua/digests.lua``.
-_DIGEST = 10
+#: What is read of an entry.
+_HELD = {"entry": "HGETALL", "history": "LRANGE", "refused": "HGETALL", "failures": "HGETALL"}
 #: Workers that were heard of within so many seconds are shown.
 _WORKERS_OF = 86_400.0
 #: Most overdue windows that are read of each shard.
@@ -60,7 +57,8 @@ class Lookup:
         if before is None:
             seen = self.entries(names, history, overdue, trouble)
         else:
-            digests = self._read_digests(names)
+            replies = read_many(self._store, names, {"entry": "DIGEST"})
+            digests = {name: raised(digest) for name, (digest,) in zip(names, replies, strict=True)}
             changed = before.changed(names, digests, overdue, trouble)
             read = self.entries(changed, history, overdue, trouble)
             if and_loaded and before.has_new_definitions(read):
@@ -68,21 +66,6 @@ class Lookup:
             seen = before.keep(names, digests, read)
         memory = codec.read_fullness(self._store.server()[0])
         return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable), memory)
-
-    def _read_digests(self, names: Iterable[str]) -> dict[str, str]:
-        """Return by name what stays the same while the entry's hash does; '' where that can't be told."""
-        by_shard: dict[int, list[str]] = {}
-        for name in names:
-            by_shard.setdefault(shard_of(name), []).append(name)
-        chunks = [of[at : at + _CHUNK] for of in by_shard.values() for at in range(0, len(of), _CHUNK)]
-        answers = self._trip.run([DIGESTS.request({}, [*map(self._store.entry_key, chunk)]) for chunk in chunks])
-        digests: dict[str, str] = {}
-        for chunk, answer in zip(chunks, answers, strict=True):
-            if isinstance(answer, StoreUnavailableError):
-                raise answer
-            text = "" if isinstance(answer, OnceError) else answer
-            digests.update((name, text[at * _DIGEST : (at + 1) * _DIGEST]) for at, name in enumerate(chunk))
-        return digests
 
     def entries(
         self,
@@ -93,14 +76,13 @@ class Lookup:
     ) -> dict[str, EntrySeen]:
         """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""
         seen: dict[str, EntrySeen] = {}
-        for position in range(0, len(names), _CHUNK):
-            chunk = names[position : position + _CHUNK]
-            replies = self._trip.read([command for name in chunk for command in self._commands(name, history)])
-            for name, reply in zip(chunk, zip(*[iter(replies)] * 3, strict=True), strict=True):
-                known = trouble.get(name) or trouble.get(shard_of(name), "")
-                account = read_account(self._keys.of_entry("entry", name), reply[0])
-                seen[name] = make_entry(name, account, reply[1:], overdue.get(name, {}), known)
-            self._add_failures(seen, chunk)
+        for name, replies in zip(names, read_many(self._store, names, _HELD, history), strict=True):
+            away = next((each for each in replies if isinstance(each, StoreUnavailableError)), None)
+            if away is not None:
+                raise away
+            known = trouble.get(name) or trouble.get(shard_of(name), "")
+            account = read_account(self._keys.of_entry("entry", name), replies[0])
+            seen[name] = make_entry(name, account, replies[1:], overdue.get(name, {}), known)
         return seen
 
     def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:
@@ -194,20 +176,6 @@ class Lookup:
                         found.setdefault(window.entry, {})[window.start] = instant
         return found, trouble
 
-    def _add_failures(self, seen: dict[str, EntrySeen], names: Iterable[str]) -> None:
-        """Add the texts of failures to the windows that failed; most entries have none."""
-        failed = [name for name in names if any(may_have_failed(window) for window in seen[name].windows)]
-        commands = [("HGETALL", self._keys.of_entry("failures", name)) for name in failed]
-        for name, reply in zip(failed, self._trip.read(commands) if commands else (), strict=True):
-            if isinstance(reply, OnceError):
-                continue  # for people only
-            words = codec.as_mapping(reply)
-            windows = [
-                replace(window, failure=words.get(format_instant(window.start), "")) if words else window
-                for window in seen[name].windows
-            ]
-            seen[name] = replace(seen[name], windows=windows)
-
     def _loaded(self, before: Remembered | None) -> dict[str, str]:
         """Return the descriptions of loaded entries; as before, while their number is the same."""
         if before is None:
@@ -219,10 +187,3 @@ class Lookup:
         if before.is_old() or sum(counted) != len(before.loaded):
             before.loaded = scan_loaded(self._store)
         return before.loaded
-
-    def _commands(self, name: str, history: int) -> list[tuple[Any, ...]]:
-        return [
-            ("HGETALL", self._keys.of_entry("entry", name)),
-            ("LRANGE", self._keys.of_entry("history", name), 0, history - 1),
-            ("HGETALL", self._keys.of_entry("refused", name)),
-        ]

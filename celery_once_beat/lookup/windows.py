@@ -23,8 +23,8 @@ def make_entry(
     overdue: dict[datetime, datetime],
     trouble: str,
 ) -> EntrySeen:
-    """Make it of its account, what is ``overdue``, and the ``replies`` with its history and its refused copies."""
-    history, refused_reply = replies
+    """Make it of its account, what is ``overdue``, and its history, refused copies and texts of failures."""
+    history, refused_reply, failures = replies
     past, refused = [], {}
     errors = [reply for reply in (account, history, refused_reply) if isinstance(reply, OnceError)]
     known = None if errors or isinstance(account, OnceError) else account
@@ -49,7 +49,12 @@ def make_entry(
         ]
         windows = _with_deadlines(_with_reasons(windows, known), known)
     windows.sort(key=lambda window: window.start, reverse=True)
-    counted = [replace(window, refused=refused.get(format_instant(window.start), 0)) for window in windows]
+    said = {} if isinstance(failures, OnceError) else codec.as_mapping(failures)  # for people only
+    words = said if any(map(_may_have_failed, windows)) else {}
+    counted = []
+    for window in windows:
+        text = format_instant(window.start)
+        counted.append(replace(window, refused=refused.get(text, 0), failure=words.get(text, "")))
     return EntrySeen(name, known, counted, overdue, trouble)
 
 
@@ -60,7 +65,7 @@ def readable(texts: Iterable[str]) -> Iterator[Past]:
             yield read_past(text)
 
 
-def may_have_failed(window: WindowSeen) -> bool:
+def _may_have_failed(window: WindowSeen) -> bool:
     """Whether the text of a failure may be kept for this window."""
     return window.state in ("failed", "abandoned") or (window.open is not None and window.open.begun is not None)
 

@@ -87,6 +87,7 @@ def read_pause(reply: list[Any]) -> model.Confirmed | model.Unknown:
     return model.Unknown() if reply[0] == "unknown" else model.Confirmed()
 
 
+@lru_cache(maxsize=1024)  # mostly one person did it, for one reason
 def read_words(text: str) -> tuple[str, str]:
     """Return who changed something, and why: for people, so that a foreign text is none."""
     return read_pause_words(text)[:2]
@@ -263,6 +264,10 @@ def read_loss(text: str | None) -> tuple[int, float]:
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0, 0.0
     return (lost, ago) if 0 < lost < _MOST_NUMBER and 0 <= ago < _MOST_NUMBER else (0, 0.0)
+
+
+def read_held(reply: Any) -> list[Any]:
+    return list(json.loads(reply))
 
 
 def read_sweep(reply: list[Any]) -> model.Swept:

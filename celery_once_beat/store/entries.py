@@ -13,10 +13,13 @@ from celery_once_beat.windows import parse_instant
 from . import codec
 from .keys import SHARDS, shard_of
 from .roundtrip import raised
+from .scripts import READ, Request
 from .verbs import Store
 
 #: Entries that are read at a time.
 _CHUNK = 500
+#: Entries about which one pipeline asks scripts, a script a shard.
+_MANY = 2000
 #: Most entries of the same definitions that a beat hears of.
 _MOST_ALIKE = 20
 
@@ -50,6 +53,28 @@ def scan_loaded(store: Store) -> dict[str, str]:
             if cursor != "0":
                 left[shard] = cursor
     return found
+
+
+def read_many(store: Store, names: Sequence[str], held: Mapping[str, str], most: int = 0) -> list[Sequence[Any]]:
+    """Return for each of ``names`` what its keys hold; an error stands in the place of what can't be read.
+
+    ``held`` has what a key is of its entry, see ``keys``, and how it is read, see ``lua/read.lua``.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for at in range(0, len(names), _MANY):
+        by_shard: dict[int, list[str]] = {}
+        for name in names[at : at + _MANY]:
+            by_shard.setdefault(shard_of(name), []).append(name)
+        keys = ([store.keys.of_entry(what, name) for name in of for what in held] for of in by_shard.values())
+        requests: list[Request[Any]] = [READ.request({}, each, commands=held.values(), most=most) for each in keys]
+        for of, answer in zip(by_shard.values(), store.trip.run(requests), strict=True):
+            each_key = repeat(answer) if isinstance(answer, OnceError) else answer
+            found.update(zip(of, zip(*[iter(each_key)] * len(held), strict=False), strict=False))
+    for name, replies in found.items():
+        if False in replies:  # a key that is asked alone says why
+            alone = [(command, store.keys.of_entry(what, name)) for what, command in held.items()]
+            found[name] = store.trip.send([(*each, 0, most - 1) if each[0] == "LRANGE" else each for each in alone])
+    return [found[name] for name in names]
 
 
 def loaded_as(store: Store, fingerprints: Collection[str], without: Container[str]) -> list[tuple[str, str]]:

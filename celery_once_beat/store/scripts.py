@@ -309,8 +309,7 @@ CONFIRM = Verb(
 )
 TAKE = Verb("take", OF_WINDOW, f"{ENDING} beat fingerprint consumed claim_lease:span", codec.read_take, waits=True)
 POSTPONE = Verb("postpone", f"{OF_WINDOW} beats", f"{ENDING} delay:span beat why", codec.read_word)
-#: For readers that poll: shows which of 5,000 hashes changed.
-DIGESTS = Verb("digests", "", "", str, more_keys="hashes")
+READ = Verb("read", "", "commands:words most:number", codec.read_held, more_keys="held")
 SWEEP = Verb("sweep", "beats open", "beat until:time most:number skip:number", codec.read_sweep)
 # Waited for, so that a beat that wins nothing learns that replicas are back.
 HEARTBEAT = Verb("heartbeat", "beats reports", "beat lives:flag report", codec.read_heartbeat, waits=True)

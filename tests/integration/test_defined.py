@@ -66,12 +66,12 @@ def test_what_changed_is_read_and_nothing_else(reader: Reader) -> None:
     reader.look()
     calls = reader.calls()
     assert calls["zrangebyscore"] == SHARDS
-    assert "hmget" not in calls
+    assert "hgetall" not in calls
     reader.set("entry-7", 30)
     reader.calls()
     assert reader.look()["entry-7"] == 30
     calls = reader.calls()
-    assert (calls["hmget"], calls["lrange"]) == (1, 1)
+    assert (calls["hgetall"], calls["lrange"]) == (1, 1)
     changed = [entry.name for entry in reader.entries if before[entry.name] is not entry]
     assert changed == ["entry-7"]
 

@@ -149,15 +149,16 @@ def test_a_look_that_breaks_off_hides_nothing(app, views, redis_url, monkeypatch
     fill(app, made, 2)
     made.snapshot()
     made.store.set_paused("b", paused=True)
-    add_failures = Lookup._add_failures
+    entries = Lookup.entries
 
-    def away(*_: Any) -> None:
+    def away(*given: Any) -> None:
+        entries(*given)
         raise StoreUnavailableError("Redis: gone")
 
-    monkeypatch.setattr(Lookup, "_add_failures", away)
+    monkeypatch.setattr(Lookup, "entries", away)
     with pytest.raises(StoreUnavailableError):
         made.snapshot()
-    monkeypatch.setattr(Lookup, "_add_failures", add_failures)
+    monkeypatch.setattr(Lookup, "entries", entries)
     assert [entry.entry for entry in made.snapshot().report.entries if entry.paused] == ["b"]
 
 

@@ -284,7 +284,8 @@ VALUES = {"v": "2", "version": "3", "text": "{}", "mark": "def:3:abc", "since": 
 
 def definition(**given: str | None) -> Any:
     values = {**VALUES, **given}
-    return definitions.read_definition("key", "name", [values.get(name) for name in definitions._FIELDS])
+    reply = [word for name, value in values.items() if value is not None for word in (name, value)]
+    return definitions.read_definition("key", "name", reply)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_a_definition(given: dict[str, str], expected: dict[str, Any]) -> None:
 
 def test_no_definition() -> None:
     """There is none, it is a newer version's, or it can't be read: each is something else."""
-    assert definitions.read_definition("key", "name", [None] * len(definitions._FIELDS)) is None
+    assert definitions.read_definition("key", "name", []) is None
     newer = definition(v="99")
     assert isinstance(newer, NewerVersionError)
     assert "key" in str(newer)

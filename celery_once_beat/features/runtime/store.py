@@ -9,14 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec
+from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec, read_many
 from celery_once_beat.store.keys import VERSION, newer
 from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import shown
-
-#: The fields of a definition's hash that are read; see ``lua/definition.lua``. Beats don't read the last.
-_FIELDS = ("v", "version", "text", "mark", "since", "at", "words", "paused", "deleted", "metadata")
 
 
 @dataclass(frozen=True)
@@ -114,13 +111,10 @@ def _read(reply: list[Any]) -> ChangeReply:
 
 
 def read_definition(key: str, name: str, reply: Any) -> StoredDefinition | OnceError | None:
-    """Read those of ``_FIELDS`` of a definition's hash, ``key``; None where there is none.
-
-    Returns an error where they can't be read.
-    """
+    """Read a definition's hash, ``key``; None where there is none, an error where it can't be read."""
     if isinstance(reply, OnceError):
         return reply
-    values = {name: value for name, value in zip(_FIELDS, reply, strict=False) if value is not None}
+    values = codec.as_mapping(reply)
     if not values:
         return None
     version = values.get("v", "")
@@ -166,16 +160,15 @@ def _read_pause(reply: list[Any]) -> Any:
 _PAUSE: Any = replace(PAUSE, read=_read_pause)
 _KEYS = "def entry changes defs gone"
 _CHANGE = "name request words"
-_SET = f"{_CHANGE} text paused if_version:number counts_from:instant metadata"
+_SET = f"{_CHANGE} text paused:number if_version:number counts_from:instant metadata"
 SET = Verb("set", _KEYS, _SET, _read, waits=True, feature="runtime")
 DELETE = Verb("delete", _KEYS, f"{_CHANGE} if_version:number", _read, waits=True, feature="runtime")
 
 
-def set_many(store: Store, wanted: Iterable[SetRequest]) -> list[Changed | Conflict | OnceError]:
+def set_many(store: Store, wanted: Sequence[SetRequest]) -> list[Changed | Conflict | OnceError]:
     """Set definitions, in one pipeline."""
-    asked = [(each, vars(each) | {"paused": None if each.paused is None else int(each.paused)}) for each in wanted]
-    replies = store.trip.run([store.change_request(SET, **fields) for _, fields in asked])
-    return [_named(reply, each.name) for (each, _), reply in zip(asked, replies, strict=True)]
+    replies = store.trip.run([store.change_request(SET, **vars(each)) for each in wanted])
+    return [_named(reply, each.name) for each, reply in zip(wanted, replies, strict=True)]
 
 
 def delete_many(
@@ -207,17 +200,14 @@ def _named(reply: Any, name: str) -> Any:
     return reply
 
 
-def read_definitions(
-    store: Store, names: Sequence[str], *, metadata: bool = False
-) -> list[StoredDefinition | OnceError | None]:
+def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinition | OnceError | None]:
     """Return the definition of each of ``names``, also one that was deleted of late; None where there is none.
 
     Of a cluster one node may be away: that is the error of its names alone.
     """
     keys = [store.keys.of_entry("def", name) for name in names]
-    fields = _FIELDS if metadata else _FIELDS[:-1]
-    replies = store.trip.send([("HMGET", key, *fields) for key in keys])
-    return [read_definition(*each) for each in zip(keys, names, replies, strict=True)]
+    replies = read_many(store, names, {"def": "HGETALL"})
+    return [read_definition(key, name, reply) for key, name, (reply,) in zip(keys, names, replies, strict=True)]
 
 
 def read_with_changes(

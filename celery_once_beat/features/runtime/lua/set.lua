@@ -1,6 +1,6 @@
 -- set: a definition is made, or takes the place of another. Sent again as the same request, it answers the same.
 --
--- IF_VERSION is the version that the caller knows, 0 for none, nil for any. PAUSED is '1' or '0', '' to leave that as it is.
+-- IF_VERSION is the version that the caller knows, 0 for none, nil for any. PAUSED is 1 or 0, nil to leave that as it is.
 -- METADATA is JSON, '' to leave it as it is; a change of it alone makes no version, and no beat reads it.
 --
 -- The new one counts from now: its windows start later. The old one's up to now stay owed, so the cursor stays, and who
@@ -32,8 +32,8 @@ if IF_VERSION and IF_VERSION ~= (there and before.version or 0) then
   return conflict(before)
 end
 local paused = there and before.paused or false
-if PAUSED ~= '' then
-  paused = PAUSED == '1'
+if PAUSED then
+  paused = PAUSED == 1
 end
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
