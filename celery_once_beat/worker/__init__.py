@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .current import Running
-from .notes import notes_of
+from .calls import Running, notes_of
 from .starting import check_tasks
 from .task import OnceTask, current_window
 

@@ -29,9 +29,9 @@ from celery_once_beat.store import RUNS_ALONE, Begun, Busy, Closed, Stale, Store
 from celery_once_beat.windows import Window, check_retry
 
 from .base import WindowExecution, is_death, lease_of
+from .calls import notes_of
 from .leases import End, Lease, leases_of
 from .message import DELIVERY
-from .notes import notes_of
 from .part import arguments_of, parts_of
 from .put_back import come_again, put_back, store_answered, times_put_back
 from .tracing import Trace, here, is_awaited_by_pool, run_and_close

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ("DELIVERY", "RAW", "compression_of", "kept_of", "of_old_protocol", "publish_kept")
-
 #: Where the worker's main process notes the name of a delivery, in its request.
 DELIVERY = "once_delivery"
 #: And where the message of a window as it came.

@@ -42,10 +42,9 @@ from celery_once_beat.windows import (
 )
 
 from .base import close_unrun, context_class
-from .current import Running, carried_call, current_call, may_be_called
+from .calls import NOTES, Notes, Running, carried_call, current_call, may_be_called, notes_of
 from .execution import Execution
 from .leases import send_ends
-from .notes import NOTES, Notes, notes_of
 from .put_back import put_back
 from .tracing import as_traced, here, is_awaited_by_pool, is_handed_on, last_traced, traced
 

@@ -25,8 +25,8 @@ from celery.states import FAILURE
 
 from celery_once_beat.windows import find_among
 
+from .calls import notes_of
 from .message import DELIVERY, RAW
-from .notes import notes_of
 
 if TYPE_CHECKING:
     from .execution import Execution

@@ -20,9 +20,9 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.windows import decode_headers, encode_call, encode_headers, find_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.base import is_death, see_through
+from celery_once_beat.worker.calls import notes_of
 from celery_once_beat.worker.execution import _delay
 from celery_once_beat.worker.message import DELIVERY
-from celery_once_beat.worker.notes import notes_of
 from celery_once_beat.worker.put_back import RATE, _seconds, put_back
 from celery_once_beat.worker.request import OnceRequest, request_class
 

@@ -46,7 +46,7 @@ from celery_once_beat.store import Again, Claimed, Ending, store_of
 from celery_once_beat.windows import BodyContext, KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, expect, read_span, shown
 from celery_once_beat.worker.base import WindowExecution, close_unrun, is_awaited, is_death
-from celery_once_beat.worker.current import TaskCall, current_call
+from celery_once_beat.worker.calls import TaskCall, current_call
 
 from .store import Elsewhen, begin_now, claim_key, confirm_key
 
