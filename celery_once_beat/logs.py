@@ -19,8 +19,6 @@ from .clock import steady
 from .errors import SettingError
 from .windows import Window, WindowKey, format_instant
 
-__all__ = ("Logged", "Outage", "about", "ending_if_wrong", "get_logger", "guarded", "log_window")
-
 
 class _Guarded(logging.Logger):
     """A logger that never raises, whatever its application's record factory, filters and logger class do.

@@ -22,8 +22,6 @@ from celery.utils.dispatch import signal as dispatch
 from celery_once_beat.errors import OnceError, StoreUnavailableError, from_signal
 from celery_once_beat.wording import shown
 
-__all__ = ("TookTooLong", "guard", "within_time")
-
 #: Seconds between two ticks of the clock, and how many are too many. After a freeze the ticks that were missed come as
 #: one, so a process that was frozen for an hour isn't over its limit.
 _TICK = 0.2

@@ -228,16 +228,13 @@ class Publishing(BrokerConnection):
 
     def _finish(self, sent: list[Sent]) -> None:
         """Send the signals of what was published, and confirm it."""
-        confirmations = []
-        for job, window, published, queue in sent:
+        for job, window, published, _ in sent:
             if published == Published.SENT:
                 signals.window_published.send(sender=self, window=window, again=job.again)
                 if not job.entry.stored:
                     with guard(partial(self._log_unsendable, job, "on_published raised"), timed=False):
                         self.on_published(job.entry, window, again=job.again)
-            if job.tracked:
-                confirmations.append(self._confirmation(job, published, queue))
-        self._confirm(confirmations)
+        self._confirm([self._confirmation(job, published, queue) for job, _, published, queue in sent if job.tracked])
 
     def _confirmation(self, job: Job, published: Published, queue: str | None = None) -> Confirmation:
         wait = job.entry.policy.start_timeout + self._delay(job)
@@ -396,8 +393,10 @@ class Publishing(BrokerConnection):
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""
-        channel, outgoing = getattr(producer, "channel", None), self._outgoing
-        sent = outgoing.sent if outgoing else 0
+        outgoing = self._outgoing
+        if outgoing is None:
+            return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+        channel, sent = getattr(producer, "channel", None), outgoing.sent
         try:
             if outgoing and outgoing.prepared:
                 result = outgoing.prepared()
@@ -408,20 +407,18 @@ class Publishing(BrokerConnection):
             else:
                 result = super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         except Exception as exc:
-            if outgoing and outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
+            if outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
                 outgoing.results.add(Published.SENT)
                 raise
             # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
             broke = getattr(producer, "channel", None) is not channel
             to_blame = broke or broker.is_to_blame(exc, producer)
-            if outgoing is not None:
-                outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
-                outgoing.hangs |= to_blame and broker.hangs(exc)
-                outgoing.trouble = printable(failure_words(exc, "message"))
+            outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
+            outgoing.hangs |= to_blame and broker.hangs(exc)
+            outgoing.trouble = printable(failure_words(exc, "message"))
             raise
-        if outgoing is not None:
-            outgoing.results.add(Published.SENT)
-            outgoing.promised |= getattr(result, "id", None) == outgoing.task_id
+        outgoing.results.add(Published.SENT)
+        outgoing.promised |= getattr(result, "id", None) == outgoing.task_id
         return result
 
     def _advance_source(self, entry: BeatEntry) -> Any:

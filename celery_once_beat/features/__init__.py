@@ -101,8 +101,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ("FEATURES", "hooks", "parts")
-
 _ALL = "admission alerts times reserved heartbeat_file keyed orders runtime effects"
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, parse_instant
+from celery_once_beat.windows import WindowKey, parse_instant
 
 from . import model
 
@@ -132,9 +132,9 @@ def read_take(reply: list[Any]) -> model.TakeReply:
             return model.Taken(revision, retry, attempts, instant_or_none(expires), publishes, instant_or_none(ordered))
         case "closed":
             return model.Closed(reply[1])
-    return (
-        model.Unconsumed(unquote(reply[2]), whole(reply[3])) if reply[1] == "unconsumed" else model.Unchanged(reply[1])
-    )
+    if reply[1] == "unconsumed":
+        return model.Unconsumed(unquote(reply[2]), whole(reply[3]))
+    return model.Unchanged(reply[1])
 
 
 def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Closed | model.Waits:
@@ -281,13 +281,9 @@ def read_members(reply: list[str]) -> list[WindowKey | None]:
 
 
 def read_member(member: str) -> WindowKey | None:
-    entry, at, start = (
-        member[: -INSTANT_WIDTH - 1],
-        member[-INSTANT_WIDTH - 1 : -INSTANT_WIDTH],
-        member[-INSTANT_WIDTH:],
-    )
+    entry, _, start = member.rpartition("@")
     try:
-        return WindowKey(entry, parse_instant(start)) if at == "@" and entry else None
+        return WindowKey(entry, parse_instant(start)) if entry else None
     except ValueError:
         return None
 
