@@ -28,7 +28,7 @@ from celery_once_beat.wording import did_you_mean
 
 from .pure import PureSchedule
 from .starts import computes_interval, cron_fields, is_polled, repeats
-from .wall_clock import changes, naive_utc
+from .wall_clock import DAY, changes, naive_utc
 from .zones import find_zone, plain_zone
 
 #: Of a long backlog, missed windows are claimed in steps of this many, so that the store knows how far a beat got.
@@ -39,7 +39,6 @@ _MOST_LISTED = 1000
 _MOST_PLANNED = 100
 #: The most seconds: Celery adds them to the time, and there is no year 10000.
 _LONGEST_DELAY = 200_000_000_000.0
-_DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -268,7 +267,7 @@ def _rule(when: object) -> tuple[frozenset[int] | str, ...]:
         run_every: timedelta = when.run_every  # type: ignore[attr-defined]  # celery-types lacks it
         every = repr(run_every)
         # Whole days fall on the zone's midnights.
-        return (every, _zone_text(when.tz)) if run_every and not run_every % timedelta(days=1) else (every,)
+        return (every, _zone_text(when.tz)) if run_every and not run_every % DAY else (every,)
     if isinstance(when, PureSchedule):
         return (when.rule(),)
     if not isinstance(when, BaseSchedule) or " at 0x" in (text := repr(when)):
@@ -294,7 +293,7 @@ def zones_of(when: object) -> Iterable[tzinfo | None]:
     if isinstance(when, PureSchedule):
         return when.zones()
     kind: Any = type(when)
-    if kind is schedule and when.run_every % _DAY:  # type: ignore[attr-defined]  # celery-types lacks it
+    if kind is schedule and when.run_every % DAY:  # type: ignore[attr-defined]  # celery-types lacks it
         return ()
     if kind is solar or is_polled(when) or not isinstance(when, BaseSchedule):
         return ()

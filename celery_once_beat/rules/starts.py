@@ -28,7 +28,7 @@ from celery_once_beat.wording import shown
 from .budget import budget, spend
 from .cron_times import CronTimes, every_hour
 from .pure import PureSchedule
-from .wall_clock import by_wall_clock, naive_utc, offset_at
+from .wall_clock import DAY, HOUR, MICROSECOND, SECOND, by_wall_clock, naive_utc, offset_at
 from .zones import plain_zone
 
 # Inside this module an instant is a naive datetime in UTC, a wall time a naive one in the schedule's zone.
@@ -36,10 +36,6 @@ _EPOCH = datetime(1970, 1, 1)
 _MONDAY = datetime(1970, 1, 5)
 #: No window is looked for further back. Aware, as callers' instants are.
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_DAY = timedelta(days=1)
-_HOUR = timedelta(hours=1)
-_SECOND = timedelta(seconds=1)
-_MICROSECOND = timedelta(microseconds=1)
 
 # The types whose rules are known here; BaseSchedule has none.
 _KINDS: tuple[Any, ...] = (PureSchedule, schedule, crontab, solar, BaseSchedule)
@@ -243,7 +239,7 @@ def _interval_start(interval: Any, after: datetime, anchor: datetime | None) -> 
     step = interval.run_every
     if step <= timedelta(0):
         raise ScheduleError(f"{shown(interval)}: found an interval of {step.total_seconds():g} s, expected more than 0")
-    return grid_start(step, None if step % _DAY else interval.tz, after, anchor)
+    return grid_start(step, None if step % DAY else interval.tz, after, anchor)
 
 
 def grid_start(step: timedelta, zone: tzinfo | None, after: datetime, anchor: datetime | None) -> datetime | None:
@@ -251,8 +247,8 @@ def grid_start(step: timedelta, zone: tzinfo | None, after: datetime, anchor: da
 
     Whole days fall on midnights in `zone`, or keep the anchor's local time of day; any other grid needs no zone.
     """
-    if step % _DAY:
-        return _on_grid(anchor or _EPOCH, step, after + _MICROSECOND)
+    if step % DAY:
+        return _on_grid(anchor or _EPOCH, step, after + MICROSECOND)
     zone = plain_zone(zone)
     origin = anchor + offset_at(zone, anchor) if anchor else _MONDAY
     return by_wall_clock(zone, after, partial(_on_grid, origin, step), repeats=False)
@@ -286,7 +282,7 @@ def grid_number(step: timedelta, after: datetime, until: datetime, anchor: datet
 
     All are naive UTC. Whole days follow a wall clock.
     """
-    if step <= timedelta(0) or not step % _DAY:
+    if step <= timedelta(0) or not step % DAY:
         return None
     origin = anchor or _EPOCH
     return max((until - origin) // step - (after - origin) // step, 0)
@@ -341,17 +337,17 @@ def _solar_start(sun: Any, after: datetime, _anchor: datetime | None) -> datetim
     observer = sun.cal.copy()
     center = {"use_center": True} if sun.use_center else {}
     hours = {"next_rising": -6, "next_transit": 0, "next_setting": 6}[sun.method]
-    origin = _EPOCH + hours * _HOUR - round(sun.lon * 240) * _SECOND
-    today = (after - origin) // _DAY
+    origin = _EPOCH + hours * HOUR - round(sun.lon * 240) * SECOND
+    today = (after - origin) // DAY
     for day in range(today, today + 400):
-        begin = origin + day * _DAY
+        begin = origin + day * DAY
         spend(_SOLAR_STEPS)
         try:
             event = getattr(observer, sun.method)(sun.ephem.Sun(), start=sun.ephem.Date(begin), **center)
         except sun.ephem.CircumpolarError:  # polar day or night
             continue
-        start: datetime = _EPOCH + round((event.datetime() - _EPOCH) / _SECOND) * _SECOND
-        if after < start < begin + _DAY:
+        start: datetime = _EPOCH + round((event.datetime() - _EPOCH) / SECOND) * SECOND
+        if after < start < begin + DAY:
             return start
     return None
 

@@ -23,10 +23,10 @@ from zoneinfo import ZoneInfo
 
 from celery_once_beat.wording import shown
 
-_DAY = timedelta(days=1)
-_HOUR = timedelta(hours=1)
-_SECOND = timedelta(seconds=1)
-_MICROSECOND = timedelta(microseconds=1)
+DAY = timedelta(days=1)
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+MICROSECOND = timedelta(microseconds=1)
 _LAST_YEAR = 9999
 #: Fixed years: what is made of them is the same tomorrow. Corrections of earlier ones move no coming start.
 _COMPARED = datetime(2020, 1, 1), datetime(2050, 1, 1)
@@ -58,7 +58,7 @@ def by_wall_clock(
     `scheduled` returns the first scheduled wall time that isn't before the one it is given.
     """
     eras_of = _eras if isinstance(zone, Hashable) else _eras.__wrapped__  # dateutil's zones can't be cached
-    moment = after + _MICROSECOND
+    moment = after + MICROSECOND
     while True:
         era = next((era for era in eras_of(zone, moment.year) if moment < era.end), None)
         if era is None:
@@ -73,15 +73,15 @@ def by_wall_clock(
         if start < era.end:
             return start
         # Clocks go back by a day at most, so after two idle ones there is nothing to repeat before `due`.
-        idle = era.end - moment > 2 * _DAY
-        moment = max(era.end, due - era.offset - 2 * _DAY) if idle else era.end
+        idle = era.end - moment > 2 * DAY
+        moment = max(era.end, due - era.offset - 2 * DAY) if idle else era.end
 
 
 @lru_cache(maxsize=1024)
 def _eras(zone: tzinfo | None, year: int) -> tuple[_Era, ...]:
     """The eras of a year (UTC), and of the few days before it, for what the clock had shown by then."""
-    start = datetime(year, 1, 1) - 3 * _DAY if year > 1 else datetime.min + _DAY
-    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - _DAY
+    start = datetime(year, 1, 1) - 3 * DAY if year > 1 else datetime.min + DAY
+    last = datetime(year + 1, 1, 1) if year < _LAST_YEAR else datetime.max - DAY
     shown = start + offset_at(zone, start)
     eras = []
     while start < last:
@@ -96,10 +96,10 @@ def changes(zone: tzinfo | None) -> Iterator[tuple[datetime, timedelta]]:
     start, last = _COMPARED
     while start < last:
         yield start, offset_at(zone, start)
-        start = _offset_end(zone, start, last, 7 * _DAY)
+        start = _offset_end(zone, start, last, 7 * DAY)
 
 
-def _offset_end(zone: tzinfo | None, start: datetime, last: datetime, most: timedelta = 6 * _HOUR) -> datetime:
+def _offset_end(zone: tzinfo | None, start: datetime, last: datetime, most: timedelta = 6 * HOUR) -> datetime:
     """The first instant after `start`, to the second, at which the offset is another one, or `last`.
 
     An offset that lasts for less than `most` may be passed over.
@@ -108,9 +108,9 @@ def _offset_end(zone: tzinfo | None, start: datetime, last: datetime, most: time
     while start < last:
         step = min(most, last - start)
         if offset_at(zone, start + step) != offset:
-            seconds = range(step // _SECOND)
-            changed = bisect_left(seconds, True, key=lambda n: offset_at(zone, start + n * _SECOND) != offset)
-            return start + changed * _SECOND
+            seconds = range(step // SECOND)
+            changed = bisect_left(seconds, True, key=lambda n: offset_at(zone, start + n * SECOND) != offset)
+            return start + changed * SECOND
         start += step
     return last
 
@@ -126,7 +126,7 @@ def first_instant(wall: datetime, zone: tzinfo | None) -> datetime:
         offset = zone.utcoffset(wall.replace(fold=0))
         if offset is not None and offset == zone.utcoffset(wall.replace(fold=1)):
             return wall - offset  # the clock shows it once
-    found = by_wall_clock(zone, wall - 2 * _DAY, lambda earliest: wall if earliest <= wall else None, repeats=False)
+    found = by_wall_clock(zone, wall - 2 * DAY, lambda earliest: wall if earliest <= wall else None, repeats=False)
     if found is None:
         raise OverflowError("a time past the ends of the calendar")
     return found
