@@ -86,7 +86,7 @@ class Entries(Making):
         self.untracked = 0
         #: When what is left out is tried again, by ``clock.steady``.
         self._retry_at = steady() + RETRY_AFTER
-        #: The features' parts of this beat.
+        #: This beat's parts: the features', and the check of its setup.
         self.parts: Sequence[BeatPart] = ()
         self._logged = Logged(math.inf)
 

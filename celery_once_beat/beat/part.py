@@ -1,4 +1,4 @@
-"""A feature's part of a beat; ``celery_once_beat.features`` says when each hook is called."""
+"""A part of a beat, mostly a feature's; ``celery_once_beat.features`` says when each hook is called."""
 
 from __future__ import annotations
 

@@ -108,12 +108,11 @@ class OnceSchedulerMixin(Publishing):
         super().setup_schedule()
         eager = bool(self.app.conf.task_always_eager)
         self.entries = Entries(self.beat_id, self.store.settings, self.app.tasks, eager=eager)
-        self.entries.parts = [module.Part(self) for module in parts("beat")]
+        self.entries.parts = [*(module.Part(self) for module in parts("beat")), SetupCheck(self)]
         app = describe_app(self.app)
         broker_name = name_broker(self.app.connection_for_write())
         self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app, broker_name)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
-        self._setup_check = SetupCheck(self.app, self.store, self.entries, self.clock, self.beat_id)
 
     @classmethod
     def _unfit(cls) -> str:
@@ -275,15 +274,13 @@ class OnceSchedulerMixin(Publishing):
         self._uncertain &= not self.recovery.certain
         if self.recovery.forgotten:
             self.entries.restart()
-        self._setup_check.check()
         self.entries.end_rests(steady())
         self._claiming.reload_superseded(self.recovery.alive)  # before on_sweep, which may let them rest again
         away = self.recovery.found.away
         load = partial(self._claiming.load, self.recovery.alive)
-        check = partial(self._setup_check.check_names, self.recovery.alive)
         steps: list[Callable[[], object]] = [partial(self._poll, source) for source in self.entries.sources]
         steps += [self.on_sweep, load, partial(self._recover, overdue)]
-        steps += [*(part.work for part in self.entries.parts), check]
+        steps += (part.work for part in self.entries.parts)
         for step in steps:
             try:
                 step()

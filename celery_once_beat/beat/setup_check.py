@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
-
-from celery import Celery
 
 from celery_once_beat.logs import about, get_logger
 from celery_once_beat.rules import checks
-from celery_once_beat.store import Store, loaded_as, loaders_of
+from celery_once_beat.store import Overdue, loaded_as, loaders_of
+from celery_once_beat.windows import WindowKey
 
 from . import broker
-from .entries import Entries
 from .guard import guard
-from .server_clock import ServerClock
+from .part import BeatPart
 
 logger = get_logger(__name__)
 
 
-class SetupCheck:
-    """The checks of one beat."""
+class SetupCheck(BeatPart):
+    """The checks of one beat, at its first sweep and once all is loaded."""
 
-    def __init__(self, app: Celery, store: Store, entries: Entries, clock: ServerClock, beat: str) -> None:
-        self._app = app
-        self._store = store
-        self._entries = entries
-        self._clock = clock
-        self._beat = beat
-        self._checked = self._names_checked = False
+    _checked = _names_checked = False
 
-    def check(self) -> None:
+    def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Check the server, this machine's clock, the broker and leases."""
         if self._checked:
-            return
-        info, trouble = self._store.server()
+            return ()
+        app, store, entries = self._beat.app, self._beat.store, self._beat.entries
+        info, trouble = store.server()
         self._checked = True
         with guard(_not_checked, timed=False):
-            settings, conf, entries = self._store.settings, self._app.conf, self._entries
-            findings = [] if trouble else list(checks.server_findings(info, settings))
+            findings = [] if trouble else list(checks.server_findings(info, store.settings))
             named = ((entry.name, entry.source.task) for entry in entries)
-            findings += checks.moment_findings(named, self._clock.now(), socket.gethostname())
-            write: Any = self._app.connection_for_write()  # not this beat's own, which isn't made yet
+            findings += checks.moment_findings(named, self._beat.clock.now(), socket.gethostname())
+            write: Any = app.connection_for_write()  # not this beat's own, which isn't made yet
             transport = str(write.transport_cls)
-            findings += checks.lease_findings(transport, conf.broker_transport_options or {}, entries.leases())
-            everywhere = broker.broadcast_entries(self._app, (entry.source for entry in entries if entry.tracked))
+            findings += checks.lease_findings(transport, app.conf.broker_transport_options or {}, entries.leases())
+            everywhere = broker.broadcast_entries(app, (entry.source for entry in entries if entry.tracked))
             findings += checks.delivery_findings(transport, everywhere)
             _warn(findings)
+        return ()
 
-    def check_names(self, alive: Collection[str]) -> None:
+    def work(self) -> None:
         """Check whether other beats have this beat's entries by other names that Celery made. The last one finds it.
 
-        ``alive`` are the beats that live. Raises StoreUnavailableError.
+        Raises StoreUnavailableError.
         """
-        if self._names_checked or not self._entries.all_loaded:
+        store, entries = self._beat.store, self._beat.entries
+        if self._names_checked or not entries.all_loaded:
             return
         with guard(_not_checked, timed=False, asks=True):
-            mine = [entry for entry in self._entries if checks.made_by_celery(entry.name, entry.source.task)]
-            named = [(entry.name, entry.fingerprint, frozenset({self._beat})) for entry in mine]
+            mine = [entry for entry in entries if checks.made_by_celery(entry.name, entry.source.task)]
+            named = [(entry.name, entry.fingerprint, frozenset({self._beat.beat_id})) for entry in mine]
             if mine:
                 tasks = {entry.fingerprint: entry.source.task for entry in mine}
-                others = loaded_as(self._store, tasks, without={entry.name for entry in self._entries})
-                for name, fingerprint in others:
+                alive = frozenset(self._beat.recovery.alive)
+                for name, fingerprint in loaded_as(store, tasks, without={entry.name for entry in entries}):
                     if checks.made_by_celery(name, tasks[fingerprint]):
-                        named.append((name, fingerprint, frozenset(alive) & loaders_of(self._store, name)))
+                        named.append((name, fingerprint, alive & loaders_of(store, name)))
             _warn(checks.alias_findings(named))
         self._names_checked = True
 
