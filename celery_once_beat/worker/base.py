@@ -92,6 +92,8 @@ class WindowExecution(ABC):
     """From begin to the recorded end. ``length`` is that of the lease, in seconds."""
 
     logger: logging.Logger
+    #: Its own from its begin on.
+    lease: Lease
 
     def __init__(
         self, sender: Any, store: Store, window: Window, owner: str, length: float, sent_as: str | None = None
@@ -105,8 +107,6 @@ class WindowExecution(ABC):
         self.owner = owner
         self.length = length
         self.state: State = "asked"
-        #: None before begin.
-        self.lease: Lease | None = None
         #: Until when the end is sent again, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
 
@@ -193,7 +193,6 @@ class WindowExecution(ABC):
 
     def ending(self, outcome: str, failure: str = "", again_after: float | None = None) -> Ending:
         """Return the end as the store is to record it. From now on another may begin, so the lease isn't held."""
-        assert self.lease is not None
         self.lease.end()
         fence = self.lease.renewal.fence
         return Ending(self.key, self.owner, fence, outcome, again_after, self.window.tracked, failure)
@@ -226,7 +225,7 @@ class WindowExecution(ABC):
         If the store doesn't answer, the body's end stands.
         """
         lease = self.lease
-        if lease is None or lease.held_for_long():
+        if lease.held_for_long():
             return
 
         def ask() -> None:

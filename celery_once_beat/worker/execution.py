@@ -103,20 +103,18 @@ class Execution(WindowExecution):
         trace.executions.append(self)
         notes = notes_of(request)
         notes.execution, notes.context = self, self.window._context
-        assert self.lease is not None
         leases.hold(self.lease)
         signals.window_started.send(sender=self.sender, window=self.window)
 
     def _tell_parts(self, reply: Begun) -> None:
         """Tell features that it has begun. If one can't do its part, the begin is undone, and no attempt counts."""
         lease = self.lease
-        assert lease is not None
         try:
             lease.ends_at_once = reply.end_at_once
             for part in self.parts:
                 lease.ends_at_once |= part.on_begin(lease)
         except BaseException:
-            self.lease, self.state = None, "asked"
+            self.state = "asked"
             self._give_back(lease.renewal.fence)
             raise
 
@@ -173,7 +171,6 @@ class Execution(WindowExecution):
         return publish()  # even if the store didn't answer: the retry finishes the window
 
     def _hand_over(self, retry: int, delay: float) -> None:
-        assert self.lease is not None
         self.lease.end()
         if isinstance(self._send_hand_over(self.lease.renewal.fence, retry, delay), Stale):
             self.lose()
@@ -254,13 +251,10 @@ class Execution(WindowExecution):
         ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
         can't store the result.
         """
-        lease = self.lease
-        assert lease is not None
-        outcome, failure = self._end
-        if error is not None and self.state == "ended" and outcome == "done":
+        if error is not None and self.state == "ended" and self._end[0] == "done":
             self._end = ("", None) if is_death(error) else ("returned", error)
-            outcome, failure = self._end
-        later, leases = False, leases_of.of(self.store)
+        outcome, failure = self._end
+        later, lease, leases = False, self.lease, leases_of.of(self.store)
         try:
             if self.state == "ended":
                 later = not at_once and outcome == "done" and self._may_record_later(lease)

@@ -269,7 +269,7 @@ class KeyedExecution(WindowExecution):
 
     def start(self) -> KeyedExecution | None:
         """Return itself, its lease held, or None if another has the window."""
-        if self.lease is None:
+        if self.state == "asked":
             return None
         try:
             self.leases.hold(self.lease)
@@ -300,8 +300,6 @@ class KeyedExecution(WindowExecution):
 
     def give_back(self) -> None:
         """Let the next caller begin at once: its body was cancelled. Asked again, it is answered alike."""
-        if self.lease is None:
-            return
         self.lease.end()  # its threads, if it left any, see this before another begins
         try:
             given = self._send_give_back(self.lease.renewal.fence)
@@ -316,8 +314,7 @@ class KeyedExecution(WindowExecution):
 
     def release(self) -> None:
         """Don't renew its lease any more."""
-        if self.lease is not None:
-            self.leases.release(self.lease)
+        self.leases.release(self.lease)
 
 
 def _give_back(begun: Future[KeyedExecution | None]) -> None:
