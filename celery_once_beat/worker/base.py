@@ -101,8 +101,10 @@ class WindowExecution(ABC):
         #: The ``sender`` of signals: the task, or the ``once`` object.
         self.sender = sender
         self.store = store
+        #: In which the body runs.
+        self.context = context_class()(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
-        self.window = changed(window, _context=context_class()(lambda: store.settings))
+        self.window = changed(window, _context=self.context)
         self.key = key_of(window, sent_as)
         self.owner = owner
         self.length = length

@@ -102,7 +102,7 @@ class Execution(WindowExecution):
         assert trace is not None
         trace.executions.append(self)
         notes = notes_of(request)
-        notes.execution, notes.context = self, self.window._context
+        notes.execution, notes.context = self, self.context
         leases.hold(self.lease)
         signals.window_started.send(sender=self.sender, window=self.window)
 

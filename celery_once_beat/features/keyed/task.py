@@ -43,7 +43,7 @@ from celery_once_beat.options import check_seconds
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Again, Claimed, Ending, store_of
-from celery_once_beat.windows import BodyContext, KeyedWindow, Window, next_start, task_id, with_window
+from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, expect, read_span, shown
 from celery_once_beat.worker.base import WindowExecution, close_unrun, is_awaited, is_death
 from celery_once_beat.worker.calls import TaskCall, current_call
@@ -262,18 +262,13 @@ class KeyedExecution(WindowExecution):
         # It has failed and runs again at once: the next caller may begin.
         return self.store.finish(Ending(self.key, self.owner, fence, "failed", 0.001, tracked=False))
 
-    @property
-    def _context(self) -> BodyContext:
-        assert self.window._context is not None
-        return self.window._context
-
     def start(self) -> KeyedExecution | None:
         """Return itself, its lease held, or None if another has the window."""
         if self.state == "asked":
             return None
         try:
             self.leases.hold(self.lease)
-            self._context.__enter__()
+            self.context.__enter__()
             signals.window_started.send(sender=self.sender, window=self.window)
         except BaseException:  # its block is never entered
             self.release()
@@ -283,7 +278,7 @@ class KeyedExecution(WindowExecution):
     def end(self, error: BaseException | None, again_after: float | None) -> bool:
         """Record how its body ended: by what it raised. Returns whether that says that it was recorded already."""
         self.state = "ended"
-        recorded = self._context.__exit__(None, error, None)
+        recorded = self.context.__exit__(None, error, None)
         try:
             if error is None or recorded:
                 self.record("done")
