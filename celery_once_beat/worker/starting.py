@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from typing import Any
 
 from celery import Celery
@@ -111,10 +112,7 @@ def _warn_of_others(service: Any) -> None:
 def _beats_that_claim(app: Any) -> int | None:
     """How many beats claim windows now; None if Redis doesn't say."""
     try:
-        store = Store(Settings.from_app(app))
-        try:
+        with closing(Store(Settings.from_app(app))) as store:
             return len(store.beats())
-        finally:
-            store.close()
     except OnceError:
         return None
