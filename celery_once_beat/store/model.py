@@ -39,7 +39,10 @@ class Published(IntEnum):
 
 
 class LoadRequest(NamedTuple):
-    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
+    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time.
+
+    But for ``entry``, ``end_rules`` and ``stored`` its fields are arguments of the verb.
+    """
 
     entry: str
     beat: str

@@ -72,27 +72,16 @@ class Store:
 
     def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Request[model.Loaded | model.Superseded]:
         """Make one request. Most entries of a schedule differ only in their names: arguments are ``written`` once."""
-        arguments = {
-            "beat": q.beat,
-            "fingerprint": q.fingerprint,
-            "defined": q.defined,
-            "loaded_at": q.loaded_at,
-            "ttl": q.ttl,
-            "go_back": BEAT_TTL + 2 * self.settings.recovery_interval,
-            "known": q.known,
-            "counted_from": q.counted_from,
-            "counts_from": q.counts_from,
-            "absent_at": q.absent_at,
-            "row": q.row,
-            "row_at": q.row_at,
-            "pause": q.pause,
-        }
-        values = (*arguments.values(), q.end_rules)
+        arguments = q._asdict()
+        entry, end_rules, stored = map(arguments.pop, ("entry", "end_rules", "stored"))
+        values = (*arguments.values(), end_rules)
         if values not in written:
-            written[values] = scripts.LOAD.tail({**arguments, "options": scripts.encode_options(q.end_rules.by_name)})
-        keys = [*self.keys.of_load(q.entry, q.row).values()]
-        if q.stored:
-            keys.append(self.keys.of_entry("def", q.entry))
+            arguments["go_back"] = BEAT_TTL + 2 * self.settings.recovery_interval
+            arguments["options"] = scripts.encode_options(end_rules.by_name)
+            written[values] = scripts.LOAD.tail(arguments)
+        keys = [*self.keys.of_load(entry, q.row).values()]
+        if stored:
+            keys.append(self.keys.of_entry("def", entry))
         return Request(codec.encode(scripts.LOAD.head(keys, {}) + written[values]), keys[0], scripts.LOAD)
 
     def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
