@@ -71,9 +71,11 @@ class LoadRequest(NamedTuple):
     pause: str = ""
 
 
-@dataclass(frozen=True)
-class ClaimRequest:
-    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``."""
+class ClaimRequest(NamedTuple):
+    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``.
+
+    But for ``window`` its fields are arguments of the verb.
+    """
 
     window: WindowKey
     from_cursor: datetime

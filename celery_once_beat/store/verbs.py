@@ -117,21 +117,13 @@ class Store:
         return self.trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Request[model.ClaimReply]:
-        missed = [format_instant(start) for start in q.missed]
-        return self.of_window(
-            scripts.CLAIM,
-            q.window,
-            more_keys=[self.keys.of_window(q.window, start)["run"] for start in missed],
-            from_cursor=q.from_cursor,
-            beat=beat,
-            fingerprint=q.fingerprint,
-            mode=q.mode,
-            # 0 would mean that the message never expires.
-            expires=None if q.expires is None else max(q.expires, 0.001),
-            missed_count=max(q.missed_count, len(missed)),
-            missed=missed,
-            owed_until=q.owed_until,
-        )
+        arguments = q._asdict()
+        window, missed = arguments.pop("window"), [format_instant(start) for start in q.missed]
+        if q.expires is not None:
+            arguments["expires"] = max(q.expires, 0.001)  # 0 would mean that the message never expires
+        arguments |= {"beat": beat, "missed": missed, "missed_count": max(q.missed_count, len(missed))}
+        runs = [self.keys.of_window(window, start)["run"] for start in missed]
+        return self.of_window(scripts.CLAIM, window, runs, **arguments)
 
     def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:
         """Confirm what happened to each window's message; :class:`Unchanged` where it isn't the caller's any more."""
