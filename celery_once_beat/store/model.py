@@ -1,6 +1,7 @@
 """What the store is asked, and what it answers. A refusal is an answer, not an exception.
 
-Instants are aware UTC datetimes; ``expires`` too, None for never. ``revision`` is given back with ``confirm``.
+Instants are aware UTC datetimes; ``expires`` too, None for never. ``revision`` is given back with ``confirm``. What is
+asked about a window, or of a load, has the names of its verb's arguments.
 """
 
 from __future__ import annotations
@@ -39,10 +40,7 @@ class Published(IntEnum):
 
 
 class LoadRequest(NamedTuple):
-    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time.
-
-    But for ``entry``, ``end_rules`` and ``stored`` its fields are arguments of the verb.
-    """
+    """One entry's definition as a beat has it. Times are seconds, ``loaded_at`` is server ms, 0 the first time."""
 
     entry: str
     beat: str
@@ -72,10 +70,7 @@ class LoadRequest(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``.
-
-    But for ``window`` its fields are arguments of the verb.
-    """
+    """One claim of a pipeline: ``window`` next to ``from_cursor``, passing over ``missed``."""
 
     window: WindowKey
     from_cursor: datetime
@@ -117,7 +112,7 @@ class Renewal(NamedTuple):
 class Ending(NamedTuple):
     """The end of one execution that is to be recorded: done, failed or revoked.
 
-    ``again_after`` is the task's ``retry_failed_after`` (seconds; 0: none), over which the entry's takes precedence: so
+    ``again`` is the task's ``retry_failed_after`` (seconds; 0: none), over which the entry's takes precedence: so
     much later the window runs again, up to its max_attempts. None: nothing runs it again. ``fence`` is the begin's, or
     0 where the caller doesn't know it: then only the run key counts. ``failure`` is what people read of a failure.
     """
@@ -126,7 +121,7 @@ class Ending(NamedTuple):
     owner: str
     fence: int
     outcome: str
-    again_after: float | None = None
+    again: float | None = None
     tracked: bool = True
     failure: str = ""
     #: The body had returned before that failed: so it counts for no pause.

@@ -117,28 +117,17 @@ class Store:
         return self.trip.run([self._claim(beat, request) for request in requests])
 
     def _claim(self, beat: str, q: ClaimRequest) -> Request[model.ClaimReply]:
-        arguments = q._asdict()
-        window, missed = arguments.pop("window"), [format_instant(start) for start in q.missed]
-        if q.expires is not None:
-            arguments["expires"] = max(q.expires, 0.001)  # 0 would mean that the message never expires
-        arguments |= {"beat": beat, "missed": missed, "missed_count": max(q.missed_count, len(missed))}
-        runs = [self.keys.of_window(window, start)["run"] for start in missed]
-        return self.of_window(scripts.CLAIM, window, runs, **arguments)
+        missed = [format_instant(start) for start in q.missed]
+        runs = [self.keys.of_window(q.window, start)["run"] for start in missed]
+        # 0 would mean that the message never expires.
+        expires = None if q.expires is None else max(q.expires, 0.001)
+        count = max(q.missed_count, len(missed))
+        return self._asked(scripts.CLAIM, q, runs, beat=beat, expires=expires, missed=missed, missed_count=count)
 
     def confirm_many(self, confirmations: Iterable[Confirmation]) -> list[model.ConfirmReply | OnceError]:
         """Confirm what happened to each window's message; :class:`Unchanged` where it isn't the caller's any more."""
         return self.trip.run(
-            [
-                self.of_window(
-                    scripts.CONFIRM,
-                    each.window,
-                    revision=each.revision,
-                    published=each.published,
-                    queue=codec.write_queue(each.queue),
-                    start_timeout=each.start_timeout,
-                )
-                for each in confirmations
-            ]
+            [self._asked(scripts.CONFIRM, each, queue=codec.write_queue(each.queue)) for each in confirmations]
         )
 
     def take_many(
@@ -324,10 +313,7 @@ class Store:
 
         ``more`` travels in the same pipeline; the replies to it are behind those.
         """
-        requests: list[Request[Any]] = [
-            self.of_window(scripts.RENEW, q.window, owner=q.owner, fence=q.fence, lease=q.lease, tracked=q.tracked)
-            for q in itertools.starmap(Renewal, renewals)
-        ]
+        requests = [self._asked(scripts.RENEW, each) for each in itertools.starmap(Renewal, renewals)]
         return self.trip.send([*requests, *more])
 
     def hand_over(
@@ -367,18 +353,7 @@ class Store:
         return self.trip.run([self._finish(ending) for ending in endings])
 
     def _finish(self, ending: Ending) -> Request[model.Finished | model.Again | model.Stale]:
-        window, owner, fence, outcome, again_after, tracked, failure, returned = ending
-        return self.of_window(
-            scripts.FINISH,
-            window,
-            failure=failure,
-            returned=returned,
-            owner=owner,
-            fence=fence,
-            outcome=outcome,
-            again=again_after,
-            tracked=tracked,
-        )
+        return self._asked(scripts.FINISH, ending)
 
     def close_window(
         self, window: WindowKey, owner: str, outcome: str, retry: int, expires: datetime | None = None
@@ -467,6 +442,11 @@ class Store:
                 self._heads[of_form] = pieces
             head = start.join(pieces).replace(_ENTRY, entry)
         return Request(codec.encode(head + verb.tail(arguments)), slot, verb)
+
+    def _asked(self, verb: Verb[T], asked: Any, more_keys: Sequence[str] = (), **changed: Any) -> Request[T]:
+        """Make one request about a window; the other fields of what is ``asked`` are arguments of the verb."""
+        arguments = dict(zip(asked._fields, asked, strict=True)) | changed
+        return self.of_window(verb, arguments.pop("window"), more_keys, **arguments)
 
     def _head(
         self,

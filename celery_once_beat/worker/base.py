@@ -172,8 +172,8 @@ class WindowExecution(ABC):
     def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
         """Record how the body ended. Called again, it asks again: the store answers as before.
 
-        ``error`` is what it failed with; where it ``returned``, what failed after it. ``again_after`` is as in
-        :class:`Ending`.
+        ``error`` is what it failed with; where it ``returned``, what failed after it. ``again_after`` is
+        ``again`` of :class:`Ending`.
         """
         returned = outcome == "returned"
         if returned:

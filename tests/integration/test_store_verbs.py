@@ -1999,7 +1999,7 @@ def test_a_keys_hash_is_kept_as_long_as_its_windows(stage):
 def test_a_keys_window_that_runs_again_is_told_so_twice(stage):
     """Its finish answers as the first time, also where it is sent again: the reply may have been lost."""
     _keyed_runs(stage)
-    ending = Ending(_keyed(stage), "A", stage.fences["A"], "failed", again_after=60.0)
+    ending = Ending(_keyed(stage), "A", stage.fences["A"], "failed", again=60.0)
     first, second = stage.store.finish(ending), stage.store.finish(ending)
     assert 0 < second.after <= first.after == 60
     assert stage.store.begin(_keyed(stage), "B", LEASE) == r.Busy("waiting to run again")
