@@ -35,6 +35,8 @@ class Project:
         self.settings = Settings.from_app(app, connects=needs_store)
         self.scheduler = scheduler
         self._needs_store = needs_store
+        #: Why the schedule lacks what people set at run time; '': it doesn't.
+        self.store_trouble = ""
 
     @cached_property
     def store(self) -> Store:
@@ -60,11 +62,16 @@ class Project:
 
     @cached_property
     def schedule(self) -> LoadedSchedule:
-        """The schedule as a beat would have it; what people set at run time only in a command that needs the store."""
+        """The schedule as a beat would have it. A command that doesn't need the store goes without its schedules."""
         check_tasks(self.app)
         loaded = load_schedule(self.app, self.settings, self.scheduler)
-        if self._needs_store:
-            add_defined(loaded, self.app, self.store)
+        if self.settings.redis_url:
+            try:
+                add_defined(loaded, self.app, self.store)
+            except StoreUnavailableError as exc:
+                if self._needs_store:
+                    raise
+                self.store_trouble = printable(str(exc))
         return loaded
 
     def overview(self) -> Overview:
@@ -84,19 +91,6 @@ class Project:
         except Exception:  # noqa: BLE001  # every transport has errors of its own
             return ""
 
-    def add_defined(self, *, quiet: bool = False) -> None:
-        """Add to the schedule what people set at run time, in a command that doesn't need the store.
-
-        Reports that the store doesn't answer, unless ``quiet``.
-        """
-        if not self.settings.redis_url:
-            return
-        try:
-            add_defined(self.schedule, self.app, self.store)
-        except StoreUnavailableError as exc:
-            if not quiet:
-                click.echo(f"Schedules that were set at run time aren't shown: {printable(str(exc))}", err=True)
-
     def read_again(self) -> None:
         """Have the schedule read once more when it is asked for next: a database's may have changed."""
         self.__dict__.pop("schedule", None)
@@ -110,8 +104,6 @@ class Project:
     def entry(self, name: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""
         entries = self.schedule.entries
-        if entries.get(name) is None and not self._needs_store:
-            self.add_defined(quiet=True)
         entry = entries.get(name)
         if entry is not None:
             return entry

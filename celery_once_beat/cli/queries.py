@@ -232,9 +232,9 @@ def next(  # noqa: A001  # the command's name
     and so are days on which the clocks change. What a schedule leaves out before the last of them is shown, with why.
     """
     after = project.instant(since, "--from")
-    if entry is None:
-        project.add_defined(quiet=json_)
     entries = list(project.schedule.entries) if entry is None else [project.entry(entry)]
+    if project.store_trouble and entry is None and not json_:
+        click.echo(f"Schedules that were set at run time aren't shown: {project.store_trouble}", err=True)
     for name, why in project.schedule.entries.wrong.items() if entry is None else ():
         click.echo(f"once: entry {plain(str(name))} is left out: {plain(why)}", err=True)
     windows = list(islice(heapq.merge(*(_coming(each, after) for each in entries)), number))
