@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_once_beat.beat.part import BeatPart
-from celery_once_beat.logs import about, get_logger
+from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.store import BeatReport, Heartbeat, Overdue
 from celery_once_beat.windows import WindowKey
 
@@ -33,7 +33,7 @@ class Part(BeatPart):
         self._began: float | None = None
         #: Files that this beat has written.
         self._written: set[str] = set()
-        self._trouble = ""
+        self._logged = Logged()
 
     def before_sweep(self, report: BeatReport) -> Sequence[Any]:
         """Show that beat works."""
@@ -72,17 +72,14 @@ class Part(BeatPart):
                 new.replace(path)
             self._written.add(path)
         except OSError as exc:
-            self._log(f"{exc.strerror or exc}")
+            why = exc.strerror or str(exc)
+            if self._logged.is_new("file", why):
+                logger.error(
+                    "once: the heartbeat file %s can't be written: %s. Probes that read it take this beat for dead; "
+                    "let once_beat_heartbeat_file name a file in a folder that beat may write to",
+                    self._path,
+                    why,
+                    extra=about("heartbeat_file_failed", owner=self._beat.beat_id),
+                )
         else:
-            self._trouble = ""
-
-    def _log(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            logger.error(
-                "once: the heartbeat file %s can't be written: %s. Probes that read it take this beat for dead; let "
-                "once_beat_heartbeat_file name a file in a folder that beat may write to",
-                self._path,
-                trouble,
-                extra=about("heartbeat_file_failed", owner=self._beat.beat_id),
-            )
+            self._logged.end("file")

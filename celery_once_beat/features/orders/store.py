@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.schedules.strict_json import read_object, typed
 from celery_once_beat.store import Busy, Claimed, Confirmed, ConfirmReply, Finished, Store, Unchanged, Unknown, raised
 from celery_once_beat.store.codec import (
     EPOCH,
@@ -160,16 +161,10 @@ def decode_orders(key: str, reply: Any) -> list[OrderRecord]:
     records = []
     for text, at in reversed(as_pairs(reply)):
         try:
-            order = json.loads(text.partition(" ")[2])
-            known = {field.name: _text(order[field.name]) for field in fields(Order)}
+            order = read_object(text.partition(" ")[2])
+            known = {field.name: typed(order, field.name, str, "a text")[:LONGEST_WORDS] for field in fields(Order)}
             records.append(OrderRecord(instant(at), Order(**known)))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except ValueError:
             note = f"the key {key!r} holds what is no order: {shown(text)}; delete it (ZREM)"
             records.append(OrderRecord(EPOCH, Order("unreadable", "", "", note, "")))
     return records
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"found {shown(value)}, expected a text")
-    return value[:LONGEST_WORDS]
