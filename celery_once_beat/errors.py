@@ -6,6 +6,7 @@ A message says what was found, what was expected and where to change it; it neve
 from __future__ import annotations
 
 import builtins
+import os
 import signal
 import traceback
 from datetime import datetime
@@ -38,13 +39,20 @@ EXCEPTION_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 class OnceError(Exception):
     """Root of all errors of celery-once-beat."""
 
+    #: With which a command ends.
+    exit_status = os.EX_UNAVAILABLE
+
 
 class SettingError(OnceError, ValueError):
     """A setting, an entry's ``once`` option or a task attribute isn't what it has to be."""
 
+    exit_status = os.EX_CONFIG
+
 
 class ScheduleError(OnceError):
     """A schedule can't say when it starts next: it raised, or its next start doesn't come after the last."""
+
+    exit_status = os.EX_CONFIG
 
 
 class UndecidedError(ScheduleError):
@@ -63,6 +71,8 @@ class HeaderError(OnceError, ValueError):
 class NewerVersionError(OnceError):
     """A message or a key was written by a newer version of this package; it isn't guessed at."""
 
+    exit_status = os.EX_DATAERR
+
 
 class StoreUnavailableError(OnceError):
     """Redis can't be reached, or doesn't answer in time. The command may have been carried out."""
@@ -75,6 +85,8 @@ class UncertainWriteError(StoreUnavailableError):
 class VersionConflictError(OnceError):
     """A schedule has another version than the caller expected; nothing was changed."""
 
+    exit_status = 1
+
     def __init__(self, text: str, current: Any = None) -> None:
         super().__init__(text)
         #: The schedule as it is, a ``celery_once_beat.Schedule``; None: there is none.
@@ -84,13 +96,21 @@ class VersionConflictError(OnceError):
 class NotAppliedError(OnceError):
     """A file of schedules wasn't applied; its ``__cause__`` says why."""
 
+    def __init__(self, text: str, cause: OnceError) -> None:
+        super().__init__(text)
+        self.exit_status = cause.exit_status
+
 
 class UnknownScheduleError(OnceError, LookupError):
     """There is no schedule of that name."""
 
+    exit_status = 2
+
 
 class NotLoadedError(OnceError):
     """No beat has loaded the entry yet, or no longer: what was asked for needs one that has."""
+
+    exit_status = 2
 
 
 class DatabaseUnavailableError(OnceError):
@@ -99,6 +119,8 @@ class DatabaseUnavailableError(OnceError):
 
 class StoreDataError(OnceError):
     """A key in Redis holds something that this package didn't put there."""
+
+    exit_status = os.EX_DATAERR
 
 
 class RecordError(OnceError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -12,17 +11,7 @@ from typing import Any
 import click
 
 import celery_once_beat.settings  # noqa: F401  # so that celery report and workers don't show our passwords
-from celery_once_beat.errors import (
-    NewerVersionError,
-    NotAppliedError,
-    NotLoadedError,
-    OnceError,
-    ScheduleError,
-    SettingError,
-    StoreDataError,
-    UnknownScheduleError,
-    VersionConflictError,
-)
+from celery_once_beat.errors import OnceError
 from celery_once_beat.wording import printable
 
 __all__ = ("once",)
@@ -64,22 +53,7 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except OnceError as exc:
             click.echo(f"once: {printable(str(exc))}", err=True)
-            ctx.exit(_status(exc))
-
-
-#: The exit status of each kind of error; of all others EX_UNAVAILABLE.
-_STATUSES: dict[tuple[type[OnceError], ...], int] = {
-    (VersionConflictError,): 1,
-    (UnknownScheduleError, NotLoadedError): 2,
-    (SettingError, ScheduleError): os.EX_CONFIG,
-    (StoreDataError, NewerVersionError): os.EX_DATAERR,
-}
-
-
-def _status(error: OnceError) -> int:
-    if isinstance(error, NotAppliedError) and isinstance(error.__cause__, OnceError):
-        return _status(error.__cause__)
-    return next((status for kinds, status in _STATUSES.items() if isinstance(error, kinds)), os.EX_UNAVAILABLE)
+            ctx.exit(exc.exit_status)
 
 
 @click.group(cls=_Commands)

@@ -15,7 +15,7 @@ from celery.app.utils import find_app
 
 from celery_once_beat.beat import BeatEntry, LoadedSchedule, load_schedule
 from celery_once_beat.client import Schedules
-from celery_once_beat.errors import SettingError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.runtime.beat import add_defined
 from celery_once_beat.lookup import Lookup, Overview
 from celery_once_beat.settings import Settings
@@ -123,14 +123,10 @@ class Project:
         return found
 
 
-class WrongUsageError(click.ClickException):
-    """What was asked for isn't there, or can't be: one line, exit status 2."""
+class WrongUsageError(OnceError):
+    """What was asked for isn't there, or can't be."""
 
-    exit_code = 2
-
-    def show(self, file: Any = None) -> None:
-        """As click's, with our name before it."""
-        click.echo(f"once: {self.message}", file=file, err=file is None)
+    exit_status = 2
 
 
 def fail(text: str) -> NoReturn:

@@ -129,7 +129,7 @@ def apply(schedules: Schedules, edits: Sequence[Edit], by: str = "", note: str =
                 made.append(edit)  # it may have been carried out before the answer was lost
             kept = ", ".join(_take_back(schedules, made, by))
             left = f"not all is applied: {exc}; what was set before is taken back, except {kept}"
-            raise NotAppliedError(left if kept else f"nothing is applied: {exc}") from exc
+            raise NotAppliedError(left if kept else f"nothing is applied: {exc}", exc) from exc
         made.append(edit)
 
 
