@@ -746,6 +746,18 @@ def test_a_rest_is_of_one_definition(every: float) -> None:
     assert rows.unloaded() == [rows.get("a")]
 
 
+def test_a_schedule_is_asked_once_up_to_its_next_start() -> None:
+    """What lies between an instant and its next start has the same one: readers ask by the cursor and by now."""
+    (row,) = rows_of({"e": entry(60.0)})
+    start = row.after(NOW)
+    row.timetable.when = Broken()
+    assert [row.after(NOW + SECOND), row.after(start - SECOND)] == [start, start]
+    with pytest.raises(ScheduleError):
+        row.after(start)
+    with pytest.raises(ScheduleError):
+        row.after(NOW - SECOND)
+
+
 def test_an_earlier_definition_that_can_not_say_when(caplog: pytest.LogCaptureFixture) -> None:
     """The one that took its place goes on, and the log says once that windows of its time don't run."""
     old, rows = rows_of({"e": entry(Broken())}).get("e"), rows_of({"e": entry()})
