@@ -192,6 +192,10 @@ def test_what_is_put_off_gives_its_turn(make: Any) -> None:
     tick.die(1)
     tick.put_off(1)
     assert tick.due_in(2) < 60
+    tick.put_off(2)
+    tick.overdue(2)
+    assert isinstance(tick.take(2), r.Taken), "a beat has the entry again"
+    assert tick.begin(3) == r.Waits(nth(2))
     assert isinstance(tick.begin(2), r.Begun)
 
 
@@ -260,6 +264,11 @@ def test_one_that_runs_again_later_gives_its_turn(make: Any) -> None:
     assert isinstance(tick.take(1), r.Taken)
     assert isinstance(tick.begin(1, "again"), r.Begun)
     assert tick.due_after_end(1, owner="again") == [3]
+    tick.begin(3)
+    assert tick.due_after_end(3, "failed", 60.0) == []
+    tick.overdue(3)
+    assert isinstance(tick.take(3), r.Taken)
+    assert tick.begin(4) == r.Waits(nth(3)), "its message is out"
 
 
 def test_what_died_goes_first(make: Any) -> None:

@@ -383,6 +383,9 @@ def test_foreign_keys_are_one_entrys_trouble(stage: Defined) -> None:
                 with pytest.raises(error, match=":nightly.*22" if "v" in values else ":nightly"):
                     send("two") if send == stage.set else send()
         stage.raw.hset(key, mapping=kept)
+    stage.raw.hset(key, "v", "x")
+    with pytest.raises(StoreDataError, match=":nightly has no version"):
+        stage.set("two")
     stage.raw.delete(key)
     stage.raw.lpush(key, "x")
     with pytest.raises(StoreDataError, match="holds a list, expected a hash"):

@@ -128,6 +128,18 @@ def test_a_budget_is_of_one_thread_and_of_one_question() -> None:
     spend(10**9)  # nobody asks: nothing is counted
 
 
+def test_a_question_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten microseconds of its thread's CPU time for each step that it may take."""
+    monkeypatch.setattr("time.thread_time", lambda: now)
+    now = 5.0
+    with budget(100_000):
+        now = 5.99
+        spend(2_000)
+        now = 6.01
+        with pytest.raises(ScheduleError, match="more than 1 s of CPU time"):
+            spend(2_000)
+
+
 # -- time zones
 
 OF_ONE_MACHINE = ["localtime", "Factory", "posixrules", "right/Europe/Berlin", "posix/Europe/Berlin", "LOCALTIME"]

@@ -491,6 +491,8 @@ def test_a_report() -> None:
     assert reading.read_report("x") is None
     same(reading.read_report(json.dumps({**asdict(REPORT), "version": "v" * 999, "entries": 3.0, "lag": 1})),
          m.BeatReport(0.25, 1.0, 3, 1, "v" * 200, 2))  # fmt: skip
+    for foreign in ({"version": {"a": "b"}}, {"left_out": {"a": 1}}, {"lag": {"a": "b"}}):
+        assert reading.read_report(json.dumps({**asdict(REPORT), **foreign})) is None
     assert codec.write_report(REPORT, "") == json.dumps(asdict(REPORT))
 
 

@@ -11,7 +11,7 @@ local function admission_before_take(window)
   if is_taken_up(window) then
     redis.call('HSET', ENTRY, 'running', START)
   end
-  if in_line(window) or window.state == 'again' then
+  if window.state == 'again' then
     redis.call('HSET', ENTRY, 'waits', '1') -- it stays in line until it begins
   end
 end

@@ -12,11 +12,9 @@ redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
 local waiting = redis.call('ZCARD', WAITING)
 local called = redis.call('ZCARD', CALLED)
 local free = math.min(MOST, whole(redis.call('GET', FEWEST) or '') or MOST) - redis.call('ZCARD', SLOTS) - called
-if waiting == 0 or free <= 0 then
-  return {waiting}
-end
 local reply = {waiting}
-for _, window in ipairs(redis.call('ZRANGE', WAITING, 0, math.min(free, 100) - 1)) do
+local first = free > 0 and redis.call('ZRANGE', WAITING, 0, math.min(free, 100) - 1) or {}
+for _, window in ipairs(first) do
   redis.call('ZADD', CALLED, redis.call('ZSCORE', WAITING, window), window)
   reply[#reply + 1] = window
 end
