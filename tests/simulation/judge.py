@@ -543,7 +543,9 @@ class Judge:
         for begin in self.begins:
             self._judge_begun(*begin)
         for entry, window, other, at in self.turns:
-            if not other.asked and (other.recorded is None or other.recorded > at):
+            recorded = other.recorded or self.ended
+            # A failover may have lost its outcome: it was skipped in time, and once more when its message came again.
+            if not other.asked and recorded > at and not self.faults.forgotten(at, recorded):
                 self._violated("turn", entry, window.start, began=at, waited=other.start)
         for entry in self.entries.values():
             recorded: Counter[str] = Counter()
