@@ -44,13 +44,13 @@ is claimed, published or running there is ``held``, and runs while it has a run 
 A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
 ``start_timeout`` ahead, and its account names the queue that got the message. While a worker holds the message and
 hasn't begun, ``receive`` keeps the deadline one lease ahead.
-Any beat whose definition of the entry is in force may take a window whose deadline has passed. The take moves the
-deadline, so only one beat gets it.
+Any beat that tracks the entry, and whose definition of it is in force, may take a window whose deadline has passed. The
+take moves the deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
 the queue, or run once more in workers that know no windows. Workers report every few seconds what they consume, by
-``consume``. It is taken at doubling steps where nobody knows who gets the message: an exchange routes it, workers have
-another broker than the beat that asks, or a later window of the entry is done.
+``consume``. Where nobody knows who gets the message, it is taken all the same, at doubling steps: an exchange routes it,
+workers have another broker than the beat that asks, or a later window of the entry is done.
 
 What each failure does
 ----------------------
@@ -82,7 +82,7 @@ What each failure does
   had claimed of untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows
   that it was forgotten, and it loads its entries again.
 - A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
-- More beats load an entry than it lists: only the newest few decide. If those die, an older definition may count for a
+- An entry lists its newest few loaders. If more beats load it, only those listed decide. If they die, an older definition may count for a
   moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
 - The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed until the old time
   is reached, and beats log it. A time in the future is no sign that a beat lives.
@@ -97,10 +97,11 @@ What each failure does
   it, and puts aside what that had. A beat that dies in between leaves it there.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
-- The store loses its last writes: a window after the cursor is claimed again. If it has a run key, which a renewal of
-  its lease writes anew, the claim opens it or counts it by that. If that is lost too, the window may run twice, or
-  count as missed though it ran. The same if only its begin was lost: its execution is stale. ``wait_replicas``
-  prevents that over a failover.
+- The store loses its last writes; ``wait_replicas`` prevents that over a failover. A lost claim is found at the entry's
+  next claim or load, and the window is claimed again. If it has a run key, which a renewal of its lease writes anew,
+  the claim opens it or counts it by that. If that is lost too, the window may run twice, or count as missed though it
+  ran. A lost begin makes its execution stale, and the window runs twice. After a lost finish it runs again once its
+  lease is over.
 - The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
 - A key holds something foreign: StoreDataError names it, and only that entry is affected.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.

@@ -970,6 +970,16 @@ def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counte
     assert stage.even()
 
 
+def test_an_untracked_claim_of_what_is_open_publishes_nothing(stage: Stage) -> None:
+    """The beat had claimed the window as tracked, and the store lost the cursor. Sent again, it answers the same."""
+    assert isinstance(stage.claim(), r.Claimed)
+    stage.raw.hset(stage.entry_key, "cursor", format_instant(T0))
+    for _ in range(2):
+        assert stage.claim(mode="untracked") == r.Moved(nth(1))
+    assert stage.state() == "open"
+    assert stage.even()
+
+
 def test_a_window_that_another_beat_claimed_before_the_loss_is_open_again(stage: Stage) -> None:
     """The other may be about to publish it; if it doesn't, whoever finds it overdue does."""
     assert isinstance(stage.claim("beat-1"), r.Claimed)

@@ -33,11 +33,12 @@ end
 if entry.cursor ~= FROM_CURSOR then
   if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
     -- The reply to this beat's claim was lost; others may have claimed since.
-    if MODE ~= 'run' then
+    local open = is_open()
+    if passes or MODE == 'untracked' and not open then
       return {'claimed', 0, '0', 0}
     end
     local window = read_window()
-    if is_open() and window.revision == 1 and window.beat == BEAT then
+    if MODE == 'run' and open and window.revision == 1 and window.beat == BEAT then
       return {'claimed', 1, window.expires, 0}
     end
   end
