@@ -108,7 +108,7 @@ class Claiming:
         self._left.update(entries)
 
     def reload_superseded(self, alive: Collection[str]) -> None:
-        """Have entries loaded again that a beat superseded which is none of those ``alive`` any more."""
+        """Load entries again that were superseded by a beat that isn't ``alive`` any more."""
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
             self._entries.wake(name)
@@ -302,7 +302,7 @@ class Claiming:
                     # The next tick continues the search; or the schedule says another thing by now.
                     self._entries.advance(entry, entry.cursor)
                     continue
-                by = entry.by(step.start)
+                by = entry.as_of(step.start)
                 mode = ("run" if by.tracked else "untracked") if step.run else "pass"
                 request = ClaimRequest(
                     WindowKey(entry.name, step.start),
@@ -328,4 +328,4 @@ class Claiming:
         if isinstance(reply, Moved):
             claims.lost.append(entry)
         elif step.run:
-            claims.won.append(Job(entry.by(step.start), step.start, reply.revision, reply.expires))
+            claims.won.append(Job(entry.as_of(step.start), step.start, reply.revision, reply.expires))

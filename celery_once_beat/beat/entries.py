@@ -290,7 +290,7 @@ class Entries(Making):
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
             # A load that works doesn't end the trouble of a claim that met a foreign key, or of a polled schedule.
-            if entry not in self._unreadable and not entry.is_to_ask:
+            if entry not in self._unreadable and not entry.is_unasked:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""

@@ -119,7 +119,7 @@ class BeatEntry:
         """
         return fingerprint in (None, self.fingerprint, self.fingerprint.partition("~")[0])
 
-    def by(self, start: datetime) -> BeatEntry:
+    def as_of(self, start: datetime) -> BeatEntry:
         """Return the entry by the definition that has the window at ``start``."""
         for old in self.timetable.earlier:
             if start <= old.until:
@@ -184,9 +184,9 @@ class BeatEntry:
         self.tracked, self.astray = False, True
 
     def count_refusal(self, now: float, most: float, why: str, *, again: bool) -> None:
-        """Count a message that the broker refused, or that seems so: overdue windows wait, a second up to ``most``.
+        """Count a message that the broker refused, or may have: overdue windows wait, for a second up to ``most``.
 
-        New ones (not ``again``) don't put off the next try.
+        A window's first message (not ``again``) doesn't put off the next try.
         """
         number = self.refused.number if self.refused else 0
         if again or not number:
@@ -199,7 +199,7 @@ class BeatEntry:
     # -- its windows ------------------------------------------------------------------------------------------
 
     @property
-    def is_to_ask(self) -> bool:
+    def is_unasked(self) -> bool:
         """Whether it is polled, and hasn't been asked since it was loaded."""
         return self.timetable.polled and not (isinstance(self.plan, Polling) and self.plan.ask_at)
 

@@ -211,7 +211,7 @@ class Recovery:
         return None if elsewhere or unreadable or "-" in queues or len(queues) > _MOST_QUEUES else queues
 
     def find(self, windows: Iterable[WindowKey]) -> dict[WindowKey, BeatEntry | None]:
-        """Return the entry of each window, None where this beat has none; without those that it is yet to read."""
+        """Return the entry of each window; None: this beat has none. Leaves out windows of entries yet to be read."""
         get = self._entries.get
         unknown = {window for window in windows if get(window.entry) is None}
         found: dict[WindowKey, BeatEntry] = {}
@@ -226,7 +226,7 @@ class Recovery:
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
         self._moved.add(self._store.shard_of(window.entry))
         # An order is carried out by the present definition.
-        by = entry if taken.ordered else entry.by(window.start)
+        by = entry if taken.ordered else entry.as_of(window.start)
         job = Job(
             by,
             window.start,

@@ -43,7 +43,7 @@ class SetupCheck(BeatPart):
         return ()
 
     def work(self) -> None:
-        """Check whether other beats have this beat's entries by other names that Celery made. The last one finds it.
+        """Check whether other beats have this beat's entries under other names that Celery made. The last beat sees it.
 
         Raises StoreUnavailableError.
         """

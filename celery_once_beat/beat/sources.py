@@ -56,9 +56,9 @@ class Source:
         raise NotImplementedError
 
     def find(self, _windows: Collection[WindowKey]) -> tuple[dict[WindowKey, BeatEntry], set[WindowKey]]:
-        """Windows of entries are overdue that no source has.
+        """Find entries of overdue windows which no source has in force.
 
-        Returns the entries that this one knows all the same, and the windows of those that it is yet to read.
+        Returns those that this source can make all the same, and the windows whose entries it has yet to read.
         """
         return {}, set()
 

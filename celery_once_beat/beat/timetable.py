@@ -129,7 +129,7 @@ class Timetable:
                 yield start + self.offset, why
 
     def check_apart(self, start: datetime, following: datetime | None) -> None:
-        """Raise ScheduleError where ``following``, the start after ``start``, and the next one follow too closely."""
+        """Raise ScheduleError if starts follow too closely twice in a row: ``following`` and the next one."""
         if following is not None and following - start < _LEAST_APART:
             third = self._next(following)
             if third is not None and third - following < _LEAST_APART:

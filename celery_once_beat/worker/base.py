@@ -170,7 +170,7 @@ class WindowExecution(ABC):
     # -- the end
 
     def record(self, outcome: str, error: BaseException | None = None, again_after: float | None = None) -> None:
-        """Record how the body ended. Called again, it asks again: the store answers as before.
+        """Record how the body ended. Idempotent: the store answers a second call as the first.
 
         ``error`` is what it failed with; where it ``returned``, what failed after it. ``again_after`` is
         ``again`` of :class:`Ending`.
@@ -182,7 +182,7 @@ class WindowExecution(ABC):
         if failure and returned:
             failure = f"the body returned; Celery couldn't finish the task: {failure}"[:MOST_FAILURE]
         ending = self.ending(outcome, failure, again_after)._replace(returned=returned)
-        match self.see_through(lambda: self.store.finish(ending)):
+        match self.ask_until_answered(lambda: self.store.finish(ending)):
             case Finished():
                 self.state = "recorded"  # before its signals: a receiver hears them once
                 self._signal_end(outcome, error, failure)
@@ -210,9 +210,9 @@ class WindowExecution(ABC):
         """Signal that the window has ended."""
         signals.window_closed.send(sender=self.sender, window=self.window, outcome=outcome, count=1)
 
-    def see_through(self, send: Callable[[], T]) -> T | None:
+    def ask_until_answered(self, send: Callable[[], T]) -> T | None:
         """Call ``send`` until the store answers, for as long as a lease. None if it doesn't: nothing is left to do."""
-        return see_through(send, self.seconds_to_record(), self.leave_unrecorded)
+        return ask_until_answered(send, self.seconds_to_record(), self.leave_unrecorded)
 
     def seconds_to_record(self) -> float:
         """Return for how long the store is still asked; the first call starts that time."""
@@ -238,7 +238,7 @@ class WindowExecution(ABC):
             else:
                 lease.sent = sent
 
-        see_through(ask, self.seconds_to_record(), lambda _: None)
+        ask_until_answered(ask, self.seconds_to_record(), lambda _: None)
 
     def lose(self) -> None:
         """Another has begun: say so, once, and record nothing."""
@@ -263,7 +263,7 @@ def lease_of(window: Window, store: Store, task: Any) -> float:
     return float(window.lease or store.settings.of_task("lease", task))
 
 
-def see_through(send: Callable[[], T], seconds: float, unanswered: Callable[[OnceError], None]) -> T | None:
+def ask_until_answered(send: Callable[[], T], seconds: float, unanswered: Callable[[OnceError], None]) -> T | None:
     """Call ``send`` until the store answers, for ``seconds``: a lost end costs another execution.
 
     If the store doesn't answer by then, ``unanswered`` gets the error: at once for a foreign key or a newer version. An

@@ -20,7 +20,7 @@ from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 
-from .base import see_through
+from .base import ask_until_answered
 
 #: Seconds that an orderly shutdown waits for what isn't sent yet.
 _AT_END = 5.0
@@ -48,7 +48,7 @@ class Errands:
         if len(self._unsent) >= _MOST:
             unrecorded(StoreUnavailableError(f"Redis is too slow, {_MOST} ends wait to be recorded"))
             return
-        future = self._threads.start(lambda: self._see_through(send, unrecorded, seconds))
+        future = self._threads.start(lambda: self._send(send, unrecorded, seconds))
         self._unsent[future] = unrecorded
         future.add_done_callback(lambda sent: self._unsent.pop(sent, None))
 
@@ -64,9 +64,9 @@ class Errands:
         self._store = self._store or Store(Settings.from_app(self._app))
         return self._store
 
-    def _see_through(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float) -> None:
+    def _send(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float) -> None:
         try:
-            see_through(lambda: send(self._own_store()), seconds, unrecorded)
+            ask_until_answered(lambda: send(self._own_store()), seconds, unrecorded)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is logged
             unrecorded(OnceError(repr(exc)))
 

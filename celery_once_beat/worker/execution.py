@@ -33,7 +33,7 @@ from .calls import notes_of
 from .leases import End, Lease, leases_of
 from .message import DELIVERY
 from .part import arguments_of, parts_of
-from .put_back import come_again, put_back, store_answered, times_put_back
+from .put_back import put_back, send_again, store_answered, times_put_back
 from .tracing import Trace, here, is_awaited_by_pool, run_and_close
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Execution(WindowExecution):
                 if not times_put_back(request):
                     text = "another execution runs, or has died: this copy is redelivered"
                     self.log(logging.INFO, "window_comes_again", text)
-                come_again(self.sender, request, self.length)
+                send_again(self.sender, request, self.length)
             case Closed(outcome=outcome, why=why) if outcome:
                 self._end_by_rule(OUTCOMES[outcome], why)
         reason = reply.reason if isinstance(reply, Busy) else "closed"
@@ -161,7 +161,7 @@ class Execution(WindowExecution):
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
         retry, delay = options["retries"], _delay(options)
         try:
-            self.see_through(lambda: self._hand_over(retry, delay))
+            self.ask_until_answered(lambda: self._hand_over(retry, delay))
         except BaseException:
             if self.state == "recorded":  # raised from outside: the retry goes out first
                 publish()
@@ -217,7 +217,7 @@ class Execution(WindowExecution):
         return result
 
     def _decide(self, error: BaseException | None) -> None:
-        """The body has ended: decide by what it raised how the window ends. Called again, it continues where it was.
+        """The body has ended: decide by what it raised how the window ends. Idempotent: a second call resumes.
 
         Raises Ignore if another execution has begun. If it was the process or the worker that ended, the window hasn't:
         recovery runs it again, as after any death.
@@ -246,7 +246,7 @@ class Execution(WindowExecution):
             self.state = "ended"
 
     def close(self, error: BaseException | None = None, *, at_once: bool = False) -> None:
-        """Record the end, now that Celery has done the rest. Called again, it continues where it was.
+        """Record the end, now that Celery has done the rest. Idempotent: a second call resumes.
 
         ``error`` is what was raised after the body had returned. It ends the window too: the process dies, or Celery
         can't store the result.
@@ -282,7 +282,7 @@ class Execution(WindowExecution):
                 again_after = self.store.settings.of_task("retry_failed_after", self.sender) or 0.0
                 self.record(outcome, error, None if final else again_after)
             case "rejected":  # the same message comes again, and nothing died
-                self.see_through(lambda: self._hand_over(self.retry, 0.0))
+                self.ask_until_answered(lambda: self._hand_over(self.retry, 0.0))
 
     def _may_record_later(self, lease: Lease) -> bool:
         """Whether the end may be recorded a little later, together with others.

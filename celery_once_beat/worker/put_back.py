@@ -54,17 +54,17 @@ _free_at = 0.0
 def put_back(task: OnceTask, request: Any, exc: Exception) -> NoReturn:
     """Publish the same message to come again later, its own retries untouched. Logs each reason once.
 
-    Raises as :func:`come_again`.
+    Raises as :func:`send_again`.
     """
     away = isinstance(exc, StoreUnavailableError)
     reason = _AWAY if away else str(exc)
     longest = store_of(task.app).settings.recovery_interval * (1 if away else _INTERVALS)
     if _reasons.is_new(reason):
         logger.warning("once: messages are put back for up to %g s: %s", longest, exc, extra=about("window_put_back"))
-    come_again(task, request, longest, exc)
+    send_again(task, request, longest, exc)
 
 
-def come_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
+def send_again(task: OnceTask, request: Any, longest: float, cause: Exception | None = None) -> NoReturn:
     """Publish the same message once more, to come within ``longest`` seconds, or later if many wait.
 
     Raises Ignore; or Reject, to have it delivered again, if it can't be published.

@@ -137,7 +137,7 @@ def test_windows_belong_to_the_definition_of_their_time(reader: Reader) -> None:
     for start in starts:
         step = 10 if start <= times[1] else 7 if start <= times[3] else 5
         assert start.timestamp() % step == 0
-        assert entry.by(start).source.schedule.run_every.total_seconds() == step
+        assert entry.as_of(start).source.schedule.run_every.total_seconds() == step
         assert not times[1] < start <= times[2]
     assert entry.timetable.count(times[0] - ago, now + ago) == len(starts)
     assert len(starts) == pytest.approx(20 + 0 + 100 / 7 + 100 / 5, abs=3)

@@ -295,11 +295,11 @@ leases-renewed | worker/execution.py | leases are renewed while their bodies run
 +         pass
 hand-over-first | worker/execution.py | a window is handed over before its retry is published
 -         try:
--             self.see_through(lambda: self._hand_over(retry, delay))
+-             self.ask_until_answered(lambda: self._hand_over(retry, delay))
 +         published = publish()
 +         publish = lambda: published
 +         try:
-+             self.see_through(lambda: self._hand_over(retry, delay))
++             self.ask_until_answered(lambda: self._hand_over(retry, delay))
 owner-of-delivery | worker/request.py | an owner is one delivery: a copy of a message is another
 - request[DELIVERY], request[RAW] = delivery_name(self.hostname), kept
 + request[DELIVERY], request[RAW] = 'task:' + str(request['id']), kept
@@ -331,17 +331,13 @@ same-task-id | windows.py | a window's messages share one task id
 +     return uuid_of(name + str(datetime.now()))
 claims-of-another | beat/claiming.py | a beat publishes only what it claimed
 -             claims.lost.append(entry)
-+             claims.won.append(Job(entry.by(step.start), step.start, 1, None))
++             claims.won.append(Job(entry.as_of(step.start), step.start, 1, None))
 moved-cursor | beat/claiming.py | a beat that lost a claim goes on from the store's cursor
 - self._entries.apply_claim(entry, reply.cursor if isinstance(reply, Moved) else step.start)
 + self._entries.apply_claim(entry, step.start)
 unanswered-claims | beat/claiming.py | a claim that wasn't answered is asked for again
--             for entry, step, request in asked:
 -                 self._entries.claim_unanswered(entry, request.from_cursor, step)
--             raise
-+             for entry, step, request in asked:
 +                 self._entries.advance(entry, step.start)
-+             raise
 still-held | beat/publishing.py | what another beat has taken meanwhile is left to it
 - if not isinstance(reply, Unchanged)]
 + if True]

@@ -19,7 +19,7 @@ from celery_once_beat import OnceTask, Window, current_window
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.windows import decode_headers, encode_call, encode_headers, find_headers
 from celery_once_beat.worker import put_back as put_back_module
-from celery_once_beat.worker.base import is_death, see_through
+from celery_once_beat.worker.base import ask_until_answered, is_death
 from celery_once_beat.worker.calls import notes_of
 from celery_once_beat.worker.execution import _delay
 from celery_once_beat.worker.message import DELIVERY
@@ -214,11 +214,11 @@ def test_what_is_raised_from_outside_while_the_store_is_away() -> None:
         raise next(raised, StoreUnavailableError("away"))
 
     with pytest.raises(KeyboardInterrupt):
-        see_through(send, 0.0, said.append)
+        ask_until_answered(send, 0.0, said.append)
     assert [str(error) for error in said] == ["away"]
     raised = iter([KeyboardInterrupt(), SystemExit()])
     with pytest.raises(SystemExit):
-        see_through(send, 60.0, said.append)
+        ask_until_answered(send, 60.0, said.append)
     assert len(said) == 1
 
 

@@ -22,7 +22,7 @@ from celery_once_beat.windows import Window, format_instant
 from celery_once_beat.worker.base import lease_of
 from celery_once_beat.worker.leases import Lease
 from celery_once_beat.worker.part import ExecutionPart
-from celery_once_beat.worker.put_back import come_again, put_back, times_put_back
+from celery_once_beat.worker.put_back import put_back, send_again, times_put_back
 
 from .store import Acquired, Full, acquire_slot, release_slot, slot_renewal
 
@@ -60,7 +60,7 @@ class Part(ExecutionPart):
         length = _length(lease_of(self.window, self.store, self.task))
         self._slot = acquire_slot(self.store, self._limit, most, self.key, self.owner, length)
         if isinstance(self._slot, Full) and request.retries:  # a beat can't rebuild a retry's message
-            come_again(self.task, request, self.store.settings.recovery_interval)
+            send_again(self.task, request, self.store.settings.recovery_interval)
 
     def _leave_to_others(self, request: Any) -> NoReturn:
         """Put the message back for workers that know its limit.
