@@ -246,7 +246,10 @@ limit-waits | features/admission/lua/before_begin.lua | for which there is no sl
 limit-counts | features/admission/lua/acquire_slot.lua | no more slots are given than there are
 - elseif redis.call('ZCARD', SLOTS) < MOST then
 + elseif true then
-limit-dead | features/admission/lua/limit.lua | the slots of the dead are free again
+limit-dead | features/admission/lua/free_slots.lua | the slots of the dead are free again
+- redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
++ local _ = NOW
+and | features/admission/lua/acquire_slot.lua
 - redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW)
 + local _ = NOW
 limit-stays | features/admission/lua/renew_slot.lua | a slot is kept as long as its window's lease
