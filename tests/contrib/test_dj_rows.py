@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -315,16 +316,15 @@ def test_times_without_a_zone(new_shop: Any) -> None:
 _RAN = """
 from celery.utils.time import maybe_make_aware
 from celery_once_beat.contrib.django import OnceModelEntry
-from celery_once_beat.contrib.django.database import Database, Tables
-from django_celery_beat.schedulers import ModelEntry
+from celery_once_beat.contrib.django.database import Database
+from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
 row('ran', interval=every(60))
 began = now()
 next(ModelEntry(PeriodicTask.objects.get(), app=app)).save()
 ran = OnceModelEntry(PeriodicTask.objects.get(), app=app).ran_elsewhere
 ours = now(60)
-tables = Tables(PeriodicTask, PeriodicTasks, OnceModelEntry)
-Database(tables, None, None, 1.0)._write_ran(PeriodicTask.objects.get().pk, 1, ours)
+Database(DatabaseScheduler, 1.0)._write_ran(PeriodicTask.objects.get().pk, 1, ours)
 stock = maybe_make_aware(ModelEntry(PeriodicTask.objects.get(), app=app).last_run_at)
 result = [began <= ran <= now(), stock == ours]
 """
@@ -417,9 +417,12 @@ def database(rows: Any, read: Any) -> Any:
     from django_celery_beat.models import PeriodicTasks
 
     from celery_once_beat.contrib.django import OnceModelEntry
-    from celery_once_beat.contrib.django.database import Database, Tables
+    from celery_once_beat.contrib.django.database import Database
 
-    return Database(Tables(rows, PeriodicTasks, OnceModelEntry), read, lambda *_: None, 1.0)
+    scheduler = SimpleNamespace(
+        Model=rows, Changes=PeriodicTasks, Entry=OnceModelEntry, all_as_schedule=read, write_row=None
+    )
+    return Database(scheduler, 1.0)
 
 
 def test_a_one_off_is_disabled_once(make: Any, rows: Any, database: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -456,7 +459,7 @@ def test_what_can_not_be_written_hides_nothing(make: Any, rows: Any, database: A
             raise OSError("permission denied")
         written.append(name)
 
-    database._write = write
+    database._scheduler.write_row = write
     database.write({"refused": {}, "taken": {}})
     for _ in range(2):
         database._round()

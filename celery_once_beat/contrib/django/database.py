@@ -62,27 +62,11 @@ class Seen(NamedTuple):
     changed: datetime | None
 
 
-class Tables(NamedTuple):
-    """The models of a scheduler, and how it makes an entry of a row."""
-
-    rows: Any
-    changes: Any
-    entry: Callable[..., Any]
-
-
 class Database:
-    """One beat's access to the rows. Its methods return at once; its thread does the work."""
+    """The access of one beat, ``scheduler``, to the rows. Its methods return at once; its thread does the work."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        read: Callable[[], dict[str, Any]],
-        write: Callable[[str, Mapping[str, Any]], None],
-        interval: float,
-    ) -> None:
-        self._tables = tables
-        self._read = read
-        self._write = write
+    def __init__(self, scheduler: Any, interval: float) -> None:
+        self._scheduler = scheduler
         self._interval = min(interval, INTERVAL)
         #: None: not yet read.
         self.seen: Seen | None = None
@@ -179,7 +163,7 @@ class Database:
 
     def _round(self) -> None:
         unwritten = [
-            _tried(partial(_work_off, self._to_write, self._write)),
+            _tried(partial(_work_off, self._to_write, self._scheduler.write_row)),
             _tried(partial(_work_off, self._to_disable, self._disable)),
         ]
         unread = _tried(self._poll)  # also where nothing may be written
@@ -190,10 +174,10 @@ class Database:
 
     def _poll(self) -> None:
         at = steady()
-        changed = self._tables.changes.last_change()  # before the rows: what changes meanwhile is read once more
+        changed = self._scheduler.Changes.last_change()  # before the rows: what changes meanwhile is read once more
         # Any difference: who changed them may have a clock that is behind.
         if self.seen is None or changed != self.seen.changed or at - self.seen.read[0] > _ANYWAY:
-            schedule = self._read()
+            schedule = self._scheduler.all_as_schedule()
             self.seen = Seen(schedule, at, (at, steady()), changed)
         else:
             self.seen = Seen(self.seen.schedule, at, self.seen.read, changed)
@@ -202,20 +186,20 @@ class Database:
         entry, agreed = spent
         # As this beat knows it: it may have been disabled by another, and enabled again to run once more.
         known = entry.model
-        everyone = self._tables.rows.objects
+        everyone = self._scheduler.Model.objects
         rows = everyone.filter(pk=known.pk, date_changed=known.date_changed, enabled=True, one_off=True)
         row = rows.select_related("interval", "crontab", "solar", "clocked").first()
         if row is None or not self._is_same(row, entry):
             return
         # Later than the edit that is known, whatever the clocks say: by that the store knows one that comes after.
         edited = max(now(), known.date_changed + timedelta(microseconds=1))
-        with transaction.atomic(using=router.db_for_write(self._tables.rows)):
+        with transaction.atomic(using=router.db_for_write(self._scheduler.Model)):
             # The run count is set back as django-celery-beat's own scheduler does, which would run no row that has one.
             if not rows.update(enabled=False, total_run_count=0, date_changed=edited):
                 return
-            self._tables.changes.update_changed()
+            self._scheduler.Changes.update_changed()
             if not agreed():
-                transaction.set_rollback(True, using=router.db_for_write(self._tables.rows))
+                transaction.set_rollback(True, using=router.db_for_write(self._scheduler.Model))
                 return
         logger.info(
             "once: row %r has had its one window: it is disabled; enabled again it has one more",
@@ -226,7 +210,7 @@ class Database:
     def _is_same(self, row: Any, entry: Any) -> bool:
         """Whether the row still has the entry's schedule, which is a row of another table."""
         try:
-            return repr(self._tables.entry(row, app=entry.app).schedule) == repr(entry.schedule)
+            return repr(self._scheduler.Entry(row, app=entry.app).schedule) == repr(entry.schedule)
         except Exception:  # noqa: BLE001  # it is no entry any more, whatever a user's crontab raises
             return False
 
@@ -254,7 +238,7 @@ class Database:
         # Of several beats the latest: each adds what it sent itself. No save(): it would look like an edit.
         # A one-off's count was set back as it was disabled.
         is_spent = When(enabled=False, one_off=True, then=F("total_run_count"))
-        self._tables.rows.objects.filter(pk=key).update(
+        self._scheduler.Model.objects.filter(pk=key).update(
             total_run_count=Case(is_spent, default=F("total_run_count") + times),
             last_run_at=Greatest(Coalesce("last_run_at", at), at),
         )

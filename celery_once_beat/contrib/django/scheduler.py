@@ -25,7 +25,7 @@ from celery_once_beat.store import EntryAccount, RowSeen, Spent, Unknown, find_r
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
-from .database import Database, Tables, alone, one_line
+from .database import Database, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, as_entries, instant
 from .source import RowSource
 
@@ -64,9 +64,8 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
     def setup_schedule(self) -> None:
         """As the mixin's; what is to be written, and all reading, is left to a thread."""
         assert self.max_interval is not None  # the base has a default
-        tables = Tables(self.Model, self.Changes, self.Entry)
         self._only_shows = False
-        self._database = Database(tables, self.all_as_schedule, self._write, self.max_interval)
+        self._database = Database(self, self.max_interval)
         super().setup_schedule()
         actions, over = ("database_away", "database_back"), "the database can be used again"
         self._outage = Outage(logger, actions, over, owner=self.beat_id)
@@ -114,9 +113,10 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
             self._database.write(dict_)
             return
         for name, fields in dict_.items():
-            self._write(name, fields)
+            self.write_row(name, fields)
 
-    def _write(self, name: str, fields: Mapping[str, Any]) -> None:
+    def write_row(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Make a row of an entry; one that can't be made is logged. Raises what says that the database is away."""
         try:
             with alone(self.Changes):
                 self.Entry.from_entry(name, app=self.app, **fields)
