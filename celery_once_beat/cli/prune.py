@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.features.effects.prune import read_age, warning_of
+from celery_once_beat.features.effects.prune import read_age
 
 from .context import Project, fail, needs_extra, pass_project
 
@@ -26,12 +28,9 @@ def prune(project: Project, older_than: str) -> None:
             "in Django run 'manage.py once_prune'"
         )
     try:
-        age = read_age(older_than)
+        age = read_age(older_than, project.app, partial(click.echo, err=True))
     except SettingError as exc:
         fail(str(exc))
-    warning = warning_of(age, project.app)
-    if warning:
-        click.echo(f"once: {warning}", err=True)
     with needs_extra("prune", "sqlalchemy"):
         from celery_once_beat.features.effects.in_sqlalchemy import prune_at
     click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

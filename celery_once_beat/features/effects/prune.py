@@ -33,16 +33,14 @@ def prune(open_transaction: Callable[[], AbstractContextManager[Transaction]], o
             return
 
 
-def read_age(text: str) -> timedelta:
-    """Read ``--older-than``; raises SettingError for what is no span of time."""
+def read_age(text: str, app: Any, warn: Callable[[str], object]) -> timedelta:
+    """Read ``--older-than``; raises SettingError for what is no span of time.
+
+    ``warn`` is told if something whose row is that old may be executed again, even without a long outage.
+    """
     age = read_span(text)
     if age is None or age > _LONGEST:
         raise wrong("--older-than", text, A_SPAN)
-    return age
-
-
-def warning_of(older_than: timedelta, app: Any) -> str:
-    """Say what may be executed again although its row is that old; '' if nothing but a long outage could do that."""
     settings = Settings.from_app(app, connects=False)
     ages = {
         "once_beat_retention": settings.retention,
@@ -52,10 +50,10 @@ def warning_of(older_than: timedelta, app: Any) -> str:
             str(app.connection_for_write().transport_cls), app.conf.broker_transport_options or {}
         ),
     }
-    name, longest = max(((name, age) for name, age in ages.items() if age), key=lambda each: each[1])
-    if older_than.total_seconds() >= longest:
-        return ""
-    return (
-        f"rows younger than {name} ({span(longest)}) are deleted: a window of that age may run again, and would be "
-        "written twice; keep rows for longer than that, and than any outage of your workers"
-    )
+    name, longest = max(((name, seconds) for name, seconds in ages.items() if seconds), key=lambda each: each[1])
+    if age.total_seconds() < longest:
+        warn(
+            f"once: rows younger than {name} ({span(longest)}) are deleted: a window of that age may run again, and "
+            "would be written twice; keep rows for longer than that, and than any outage of your workers"
+        )
+    return age

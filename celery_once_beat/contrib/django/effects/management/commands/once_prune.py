@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.features.effects.in_django import transaction_of
-from celery_once_beat.features.effects.prune import prune, read_age, warning_of
+from celery_once_beat.features.effects.prune import prune, read_age
 from celery_once_beat.features.effects.statements import Transaction
 
 
@@ -35,11 +35,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django has no types
                 yield transaction_of(database)
 
         try:
-            age = read_age(older_than)
-            warning = warning_of(age, current_app)
-            if warning:
-                self.stderr.write(f"once: {warning}")
-            number = sum(prune(open_transaction, age))
+            number = sum(prune(open_transaction, read_age(older_than, current_app, self.stderr.write)))
         except OnceError as exc:
             raise CommandError(str(exc)) from exc
         if options["verbosity"]:
