@@ -222,19 +222,17 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
         If neither is known (an ExitStack that is left elsewhere), blocks without a window go first. So a lease may
         last until the last of them is left, but none ends early.
         """
-        inside, here = self._inside[::-1], _still_inside()
-        for candidates in (
-            [entered for entered in inside if entered.frame is frame],
-            [entered for entered in inside if entered in here],
-            [entered for entered in inside if entered.execution is None],
-            inside,
-        ):
-            for entered in candidates:
-                with contextlib.suppress(ValueError):  # another thread has left it meanwhile
-                    self._inside.remove(entered)
-                    entered.frame = None
-                    _entered.set(_still_inside())
-                    return entered.execution
+        innermost_first, here = self._inside[::-1], _still_inside()
+
+        def rank(entered: _Entered) -> int:
+            return 0 if entered.frame is frame else 1 if entered in here else 2 if entered.execution is None else 3
+
+        for entered in sorted(innermost_first, key=rank):
+            with contextlib.suppress(ValueError):  # another thread has left it meanwhile
+                self._inside.remove(entered)
+                entered.frame = None
+                _entered.set(_still_inside())
+                return entered.execution
         raise RuntimeError(f"once({self._key!r}) is left, but wasn't entered")
 
     def _begin(self) -> KeyedExecution | None:
