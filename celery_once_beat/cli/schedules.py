@@ -362,9 +362,7 @@ def _edit_as_json(edit: Edit) -> dict[str, Any]:
     return {
         "name": edit.name,
         "what": edit.what,
-        "before": None
-        if edit.before is None
-        else {**edit.before.as_json(), "paused": edit.before.paused, "metadata": edit.before.metadata},
+        "before": None if edit.before is None else edit.before.as_wanted().as_json(),
         "after": None if edit.after is None else edit.after.as_json(),
     }
 
@@ -386,7 +384,7 @@ def _fields_that_differ(edit: Edit) -> Iterator[tuple[str, str, str]]:
     found = _edit_as_json(edit)
     before, after = found["before"], found["after"]
     for field in dict.fromkeys(chain(sorted(before), sorted(after))):
-        if field == "v" or (field in ("paused", "metadata") and field not in after):
+        if field in ("paused", "metadata") and field not in after:
             continue
         values = [json.dumps(each.get(field), ensure_ascii=False, sort_keys=True) for each in (before, after)]
         if values[0] != values[1]:

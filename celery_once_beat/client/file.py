@@ -158,5 +158,4 @@ def _undo(schedules: Schedules, edit: Edit, by: str) -> None:
     if edit.before is None:
         schedules.delete(edit.name, by=by, note=note, if_version=version)
     else:
-        before = Wanted(edit.name, edit.before, edit.before.paused, edit.before.metadata)
-        schedules.put(before, check_words(by, note), if_version=version)
+        schedules.put(edit.before.as_wanted(), check_words(by, note), if_version=version)

@@ -71,6 +71,10 @@ class Schedule(Definition):
         more = {"name": self.name, "timezone": self.zone, "metadata": self.metadata, "paused": self.paused or None}
         return {**found, **more}
 
+    def as_wanted(self) -> Wanted:
+        """Return what is to be set to have it as it is."""
+        return Wanted(self.name, self, self.paused, self.metadata)
+
     @property
     def zone(self) -> str | None:
         """The name of its time zone; None: it needs none, or has several."""
