@@ -24,6 +24,7 @@ from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
 from .beat import BeatEntry, Entries, OnceScheduler, ServerClock
 from .beat.publishing import Job
+from .beat.schedule import read_entries
 from .beat.setup_check import SetupCheck
 from .embedded import EmbeddedServer
 from .errors import SettingError
@@ -415,6 +416,15 @@ class _Beat(OnceScheduler):
         self.sent: list[Sent] = []
         self.entries._eager = False  # noqa: SLF001  # no body runs in this beat
 
+    def poll_schedule(self) -> datetime | None:
+        # A database's rows too; all is compared, since a row may have changed.
+        _, self.schedule, _ = read_entries(self.app, self.app.conf.beat_scheduler)
+        self._changed = True
+        return super().poll_schedule()
+
+    def reserve(self, entry: Any) -> Any:
+        return entry
+
     def broker_ready(self) -> bool:
         return True
 
@@ -447,9 +457,9 @@ class _Beat(OnceScheduler):
 class OnceBeat(ExitStack):
     """pytest's fixture ``once_beat``; elsewhere a context manager. A call starts a beat in this process.
 
-    The beat has the entries of ``beat_schedule``, and what ``Schedules`` sets in the block. It asks an
-    ``embedded_store``, needs no broker and sends nothing: ``until`` returns what it would have sent. The time is as in
-    ``pinned_clock``, for the store too.
+    The beat has the entries of ``beat_schedule``, the rows of a database that ``beat_scheduler`` reads, and what
+    ``Schedules`` sets in the block. It asks an ``embedded_store``, needs no broker and sends nothing: ``until`` returns
+    what it would have sent. The time is as in ``pinned_clock``, for the store too. No row is written.
     """
 
     def __call__(self, app: Celery[Any], at: datetime | str) -> OnceBeat:

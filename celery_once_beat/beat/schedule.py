@@ -54,20 +54,24 @@ def load_schedule(
     # As beat does before it makes its scheduler: tasks add entries of their own.
     app.loader.import_default_modules()
     app.finalize()
-    name = scheduler or app.conf.beat_scheduler
+    cls, found, disabled = read_entries(app, scheduler or app.conf.beat_scheduler)
+    return as_loaded(app, settings, cls, found, disabled, known)
+
+
+def read_entries(app: Celery, scheduler: str) -> tuple[type[Scheduler], dict[str, Any], frozenset[str]]:
+    """Return the class of a scheduler, the entries that Celery would give it, and the names of disabled ones."""
     try:
         extensions: Any = load_extension_class_names("celery.beat_schedulers")
-        cls = symbol_by_name(name, aliases=dict(extensions or ()))
+        cls = symbol_by_name(scheduler, aliases=dict(extensions or ()))
     except (ImportError, AttributeError, ValueError) as exc:
-        raise SettingError(f"beat_scheduler: found {shown(name)}, expected a scheduler's class: {exc}") from exc
+        raise SettingError(f"beat_scheduler: found {shown(scheduler)}, expected a scheduler's class: {exc}") from exc
     try:
         with silence():
-            found, disabled = _read_entries(app, cls)
+            return cls, *_read_entries(app, cls)
     except OnceError:
         raise
     except Exception as exc:  # its text may hold a password
-        raise SettingError(f"the schedule of {shown(name)} can't be read: {type(exc).__name__}") from exc
-    return as_loaded(app, settings, cls, found, disabled, known)
+        raise SettingError(f"the schedule of {shown(scheduler)} can't be read: {type(exc).__name__}") from exc
 
 
 def as_loaded(

@@ -613,3 +613,24 @@ def test_the_admin_knows_the_scheduler(django_here: object) -> None:
     from django_celery_beat.utils import is_database_scheduler
 
     assert is_database_scheduler("celery_once_beat.contrib.django:OnceDatabaseScheduler")
+
+
+def test_a_beat_in_the_process_sends_what_the_rows_say(app: Celery, rows: Any, make: Any) -> None:
+    """``once_beat`` reads them at each tick: one that a view makes runs from then on, until it is disabled."""
+    from celery_once_beat.testing import OnceBeat
+
+    app.conf.beat_scheduler = "once-django"
+
+    @app.task(name=TASK, shared=False)
+    def send(user: str) -> str:
+        return f"to {user}"
+
+    with OnceBeat() as beat:
+        beat(app, "2026-03-01T06:00Z")
+        make(cron="30 8 * * *", zone="Europe/Berlin", args='["ann"]')
+        (sent,) = beat.until("09:00")
+        assert (sent.entry, sent.window.start, sent.run()) == ("row", in_berlin(2026, 3, 1, 8, 30), "to ann")
+        assert len(beat.until("2026-03-04T06:00Z")) == 2
+        rows.objects.update(enabled=False)
+        assert beat.until("2026-03-06T06:00Z") == []
+    assert rows.objects.get().last_run_at is None, "no row is written"
