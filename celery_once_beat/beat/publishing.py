@@ -360,8 +360,9 @@ class Publishing(BrokerConnection):
         options["retry"] = False
         if job.again and options.get("countdown"):
             options["countdown"] = self._delay(job)
-        if job.expires is not None:
-            options["expires"] = job.expires
+        # Celery would count the seconds from this machine's time.
+        if (expires := job.expires or job.entry.timing.expires_at(self.clock.now())) is not None:
+            options["expires"] = expires
         if job.retry:
             options["retries"] = job.retry
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.

@@ -190,7 +190,12 @@ class Timing:
 
     def expires_after(self, now: datetime) -> float | None:
         """Seconds from ``now`` (aware) after which a message that is published now expires; None: never."""
-        return _until(self.expires, now) if isinstance(self.expires, datetime) else self.expires
+        expires = self.expires_at(now)
+        return None if expires is None else _until(expires, now)
+
+    def expires_at(self, now: datetime) -> datetime | None:
+        """When a message that is published at ``now`` (aware UTC) expires; None: never."""
+        return now + timedelta(seconds=self.expires) if isinstance(self.expires, float) else self.expires
 
 
 #: The options that are read for it.

@@ -338,6 +338,18 @@ def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
 
 
+def test_expires_is_counted_from_the_servers_time(app, redis_url, schedulers, monkeypatch) -> None:
+    """Of an ordered window, too, which doesn't expire in the store: this machine's clock is an hour behind."""
+    hourly(app, expires=900)
+    scheduler = schedulers()
+    row = loaded(scheduler)
+    start = datetime.now(timezone.utc)
+    monkeypatch.setattr(scheduler.clock, "now", lambda: start + timedelta(hours=1))
+    scheduler._publish([Job(row, start, 1, None, ordered=start)], steady())
+    (headers,) = queued(redis_url)
+    assert datetime.fromisoformat(headers["expires"]) == start + timedelta(hours=1, seconds=900)
+
+
 def test_a_confirm_that_redis_does_not_take(app, redis_url, schedulers, start_redis) -> None:
     """What was claimed is published all the same; it stays open, and is published again under the same id."""
     server = start_redis(appendonly=True)

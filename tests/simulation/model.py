@@ -570,7 +570,8 @@ class Model:
             return ("closed", a.outcome) if kind == "done" and w.by == a.owner else ("unchanged",)
         if a.by_schedule and w.backfill:
             return ("unchanged",)
-        if a.outcome == "unknown" or (a.outcome == "expired" and w.expires is not None and not self.passed(w.expires)):
+        expires = a.expires or w.expires
+        if a.outcome == "unknown" or (a.outcome == "expired" and expires is not None and not self.passed(expires)):
             if kind == "run" or not w.publishes or w.retry != a.retry:
                 return ("unchanged",)
             step = SECOND * 2 ** min(w.publishes - 1, 30)
