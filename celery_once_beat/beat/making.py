@@ -59,7 +59,7 @@ class Making:
         #: The app's.
         self.settings = settings
         self._tasks = tasks
-        #: Under ``task_always_eager`` the body runs in beat, and no worker closes its window.
+        #: A beat under ``task_always_eager``: the body runs in it, and no worker closes its window.
         self._eager = eager
         #: What readers are shown of entries, by all that it says: many say the same.
         self._summaries: dict[tuple[object, ...], str] = {}
@@ -92,7 +92,7 @@ class Making:
         tracked = policy.tracked
         if tracked is None:
             tracked = closes_windows and not self._eager
-        if not tracked and (self._beat or task is not None or policy.tracked is False):
+        if not (tracked or self._eager) and (self._beat or task is not None or policy.tracked is False):
             _refuse_untracked(name, source, policy)
         when = placed(source, policy)
         known = stored_fingerprint or fingerprint(source.task, when, policy.anchor, policy.spread)

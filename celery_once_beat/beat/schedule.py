@@ -86,7 +86,7 @@ def as_loaded(
 
     ``known``: see :func:`load_schedule`.
     """
-    entries = Entries("", settings, app.tasks, eager=bool(app.conf.task_always_eager)) if known is None else known
+    entries = Entries("", settings, app.tasks) if known is None else known
     with silence():  # the caller shows what a beat would log
         entries.refresh(found)
     claims_windows = bool(getattr(cls, "claims_windows", False))

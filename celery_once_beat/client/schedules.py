@@ -474,7 +474,7 @@ class Schedules:
             raise SettingError(f"found {shown(when)}, expected a datetime") from None
 
     def _entries(self) -> Entries:
-        return Entries("", self._store.settings, self._app.tasks, eager=bool(self._app.conf.task_always_eager))
+        return Entries("", self._store.settings, self._app.tasks)
 
     def _entry(self, name: str) -> BeatEntry:
         """The entry as a beat has it."""

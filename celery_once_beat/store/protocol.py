@@ -49,8 +49,8 @@ take moves the deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
 the queue, or run once more in workers that know no windows. Workers report every few seconds what they consume, by
-``consume``. Where nobody knows who gets the message, it is taken all the same, at doubling steps: an exchange routes it,
-workers have another broker than the beat that asks, or a later window of the entry is done.
+``consume``. Where nobody knows who gets the message, it is taken all the same, at doubling steps: an exchange routes
+it, workers have another broker than the beat that asks, or a later window of the entry is done.
 
 What each failure does
 ----------------------
@@ -82,8 +82,9 @@ What each failure does
   had claimed of untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows
   that it was forgotten, and it loads its entries again.
 - A node is away: no beat of its shards ages. After a data loss the store knows no beat, and each loads again.
-- An entry lists its newest few loaders. If more beats load it, only those listed decide. If they die, an older definition may count for a
-  moment; a living beat with a later one is refused its next claim, loads again, and takes the entry back.
+- An entry lists its newest few loaders. If more beats load it, only those listed decide. If they die, an older
+  definition may count for a moment; a living beat with a later one is refused its next claim, loads again, and takes
+  the entry back.
 - The server's clock goes back: nothing that was claimed is claimed again. Entries aren't claimed until the old time
   is reached, and beats log it. A time in the future is no sign that a beat lives.
 - A beat dies while it sends an alert: another sends it after ``publish_timeout``. So an alert is sent at least once,

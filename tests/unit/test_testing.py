@@ -413,6 +413,25 @@ def test_a_beat_in_the_process_sends_what_is_due(proj: Celery) -> None:
         assert abs(datetime.now(timezone.utc) - set_at) < timedelta(minutes=10), "the server's own time again"
 
 
+def test_a_limited_task_of_an_eager_app(proj: Celery) -> None:
+    """An eager app is only a test's: what is ordered for the entry, and what is due of it, is as without."""
+    proj.conf.once_beat_limits = {"reports": 1}
+
+    @proj.task(name="proj.limited", once_limit="reports", shared=False)
+    def limited() -> None:
+        pass
+
+    schedules = Schedules(proj)
+    with OnceBeat() as beat:
+        beat(proj, "2026-11-21T07:00Z")
+        schedules.set("users/ann", task="proj.limited", schedule=crontab(hour=8, minute=30))
+        assert [each.entry for each in beat.until("09:00")] == ["users/ann"]
+        schedules.pause("users/ann")
+        schedules.resume("users/ann", from_now=True)
+        assert schedules.run("users/ann").start == utc("2026-11-21T07:30")
+        assert schedules.status("users/ann").tracked
+
+
 def test_the_clock_of_a_beat_is_its_blocks_alone(proj: Celery) -> None:
     """Windows begin by the beat's clock within its block, and by the server's own before and after it."""
 
