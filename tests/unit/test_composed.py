@@ -239,7 +239,7 @@ class Raising(tzinfo):
         (lambda: between(NIGHTLY, start="2026-12-25", runs=0), "between, runs: found 0"),
         (lambda: between(NIGHTLY, start="soon"), "between, start: found 'soon', expected a time"),
         (lambda: between(NIGHTLY, start="2026-12-25", end="2026-12-24"), "between: found 2026-12-24 as end"),
-        (lambda: between(NIGHTLY, start="0001-01-01T00:00", tz="Asia/Tokyo"), "expected a time within the calendar"),
+        (lambda: between(NIGHTLY, start="0001-01-01T00:00", tz="Asia/Tokyo"), "between: found .*a time within the cal"),
         (lambda: at(datetime(2026, 1, 1, tzinfo=Raising())), "expected a time within the calendar"),
         (lambda: excluding(NIGHTLY, 5), "excluding: found 5, expected a date"),
         (lambda: excluding(NIGHTLY, [None]), "excluding: found None, expected a date"),
@@ -248,6 +248,7 @@ class Raising(tzinfo):
         (lambda: excluding(NIGHTLY, ("2026-12-25", "2026-12-26T12:00")), "expected two dates, or two datetimes"),
         (lambda: excluding(NIGHTLY, ("2026-12-26", "2026-12-25")), "found 2026-12-25 as end"),
         (lambda: Period("2026-12-25T09:00", "2026-12-25T09:00"), "found 2026-12-25 09:00:00 as end"),
+        (lambda: Period("2026-12-25", "soon"), "period, end: found 'soon'"),
         (lambda: Period("2026-12-25", rule="FREQ=SECONDLY"), "expected FREQ=YEARLY or MONTHLY"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMOON=1"), "expected FREQ=YEARLY"),
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;BYMONTH=13"), "bymonth"),
@@ -387,7 +388,7 @@ def test_what_is_read_costs_little(fields: dict[str, Any]) -> None:
 
 def test_sixteen_levels_are_read() -> None:
     """And start as the schedule below them does."""
-    assert starts(read_schedule(nested(15))) == starts(cron("0 2 * * *", tz="UTC"))
+    assert starts(read_schedule(nested(16))) == starts(cron("0 2 * * *", tz="UTC"))
 
 
 def test_an_instant_is_a_part() -> None:
