@@ -498,6 +498,12 @@ def test_a_file_of_holidays_is_left_out(holidays: Path) -> None:
              event(1, "DTSTART:20261226T010000Z", "DURATION:PT0S")],
             ["27", "28", "29"],
         ),
+        # What is left out of it is on its own wall clock.
+        (
+            [event(1, "DTSTART;TZID=Europe/Berlin:20261224T013000", "DURATION:PT1H", "RRULE:FREQ=DAILY",
+                   "EXDATE:20261226T013000")],
+            ["26"],
+        ),
     ],
 )  # fmt: skip
 def test_events_of_other_forms(holidays: Path, events: list[str], left: list[str]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from celery.schedules import BaseSchedule
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab
 
-from celery_once_beat.rules import fingerprint
+from celery_once_beat.rules import fingerprint, in_zone
 from celery_once_beat.rules.checks import app_findings
 from celery_once_beat.schedules import between, cron, every
 from celery_once_beat.schedules.definition import _write
@@ -30,6 +31,12 @@ def test_only_whole_days_need_a_zone() -> None:
     assert [zone.key for zone in every("2d").in_zone(BERLIN).zones()] == ["Europe/Berlin"]
     part = every("90 min")
     assert part.in_zone(BERLIN) is part
+
+
+def test_a_schedule_in_a_zone_has_its_app() -> None:
+    """A user's own kind of crontab may ask it."""
+    app = Celery("proj", set_as_current=False)
+    assert in_zone(crontab(app=app), BERLIN).app is app
 
 
 def test_apps_that_share_their_keys() -> None:
