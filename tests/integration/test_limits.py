@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 from celery_once_beat.features.admission import store as limits
-from celery_once_beat.store import Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.features.admission.worker import Part
+from celery_once_beat.store import Busy, Closed, Store, Waits
+from celery_once_beat.windows import Window, WindowKey
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -216,3 +218,31 @@ def test_an_ended_window_waits_no_longer(slots: Slots) -> None:
     slots.release(3, "-", forget=True)
     slots.release(1)
     assert slots.sweep() == limits.FreeSlots(1, slots.windows(4))
+
+
+@pytest.mark.parametrize(
+    ("reply", "in_line"),
+    [
+        (Closed(""), True),
+        (Busy("waiting to run again"), True),
+        (Busy("running"), False),
+        (Closed("expired"), False),
+        (Waits(START, ()), False),
+        (Waits(None, ()), True),
+    ],
+)
+def test_what_a_refused_copy_says_of_the_line(slots: Slots, reply: Any, *, in_line: bool) -> None:
+    """An older copy leaves it as it is: its window may have been ordered since, and that run waits for a slot."""
+    for number in (1, 2, 3):
+        slots.acquire(number)
+    key = slots.window(3)
+    part = Part(
+        SimpleNamespace(name="tests.work"),
+        slots.store,
+        Window(key.entry, key.start, None, limit="reports"),
+        key,
+        "w9:d:e",
+    )
+    part.on_refusal(reply)
+    slots.release(1)
+    assert slots.sweep().windows == (slots.windows(3) if in_line else ())

@@ -970,6 +970,36 @@ def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counte
     assert stage.even()
 
 
+@pytest.mark.parametrize("mode", ["run", "untracked"])
+@pytest.mark.parametrize("how", ["paused", "loaded", "late"])
+def test_a_claim_that_is_sent_again_answers_the_same(stage: Stage, mode: str, how: str) -> None:
+    """Whatever has come since it was carried out, and however long it is sent: else nobody publishes it."""
+    claimed, claim_key = stage.claim(mode=mode), stage.run_key.replace(":run:", ":claim:")
+    match how:
+        case "paused":
+            stage.store.set_paused(stage.window.entry, paused=True)
+        case "loaded":
+            stage.load("beat-2", "fingerprint-2")
+        case "late":
+            stage.raw.pexpire(claim_key, 5000)
+    assert replace(stage.claim(mode=mode), missed=0) == claimed
+    assert stage.raw.pttl(claim_key) > 5000
+
+
+@pytest.mark.parametrize("end", [lambda s: s.finish("A", "failed", 3600.0), lambda s: s.hand_over("A", 1, 3600.0)])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_who_wakes_takes_its_window_from_the_beat_that_had_taken_it(stage: Stage, end: Any, confirmed: bool) -> None:
+    """Its lease was over, and it fails or retries: the beat's message counts no longer, nor does its queue."""
+    stage.reach("taken" if confirmed else "died")
+    if not confirmed:
+        stage.recover()
+    assert isinstance(end(stage), r.Again | r.HandedOver)
+    assert stage.take() == r.Unchanged("not overdue")
+    stage.raw.delete(stage.run_key)
+    assert stage.take() == r.Unchanged("not overdue"), "also once its retry is late"
+    assert isinstance(stage.recover(consumed=["another"]), r.Taken)
+
+
 def test_an_untracked_claim_of_what_is_open_publishes_nothing(stage: Stage) -> None:
     """The beat had claimed the window as tracked, and the store lost the cursor. Sent again, it answers the same."""
     assert isinstance(stage.claim(), r.Claimed)

@@ -25,8 +25,8 @@ class Ablation:
 #: name | file | rule, then the lines that go and those in their place; "and" is another change of the same rule.
 _TABLE = r"""
 claim-compare | store/lua/claim.lua | a claim is a compare-and-set on the cursor
-- if entry.cursor ~= FROM_CURSOR then
-+ if false then
+- local moved = entry.cursor ~= FROM_CURSOR
++ local moved = false
 claim-fingerprint | store/lua/claim.lua | a claim by a definition that isn't in force is refused
 - if entry.fingerprint ~= FINGERPRINT and not owed then
 + if false then
@@ -34,7 +34,7 @@ claim-paused | store/lua/claim.lua | a paused entry isn't claimed
 - if entry.paused == '1' and not passes then
 + if false then
 claim-repeated | store/lua/claim.lua | a claim that is sent again answers as it did
-- if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
+- if moved and START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
 + if false then
 claim-marker | store/lua/claim.lua | of two claims of a time that the store forgot the marker lets one publish
 - local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
@@ -142,8 +142,8 @@ finish-again-limit | store/lua/finish.lua | a window that fails runs again up to
 - if again > 0 and window.attempts < most_attempts() then
 + if again > 0 then
 finish-again-released | store/lua/finish.lua | a window that failed is released until it is to run again
-- window.state, window.retry, window.publishes, window.revision = 'again', 0, 0, window.revision + 1
-+ window.retry, window.publishes, window.revision = 0, 0, window.revision + 1
+- window.state, window.retry, window.revision = 'again', 0, window.revision + 1
++ window.retry, window.revision = 0, window.revision + 1
 close-removes | store/lua/pieces/ends.lua | a window that has its outcome is open no longer
 - redis.call('ZREM', OPEN, MEMBER)
 + local _ = OPEN

@@ -267,18 +267,21 @@ class Model:
         self._look(e, w, a)
         if e.cursor is None:
             return ("unknown",)
+        moved = self.rule("a claim compares the cursor") and e.cursor != a.from_cursor
+        again = moved and a.start <= e.cursor and w.claimer == a.beat
+        if again and self.rule("a claim sent again answers its beat"):
+            w.claimer_until = self.after(a.marker_ttl)
+            if a.mode == "pass" or (a.mode == "untracked" and not w.open):
+                return ("claimed", 0)
+            if a.mode == "run" and w.open and w.revision == 1 and w.beat == a.beat:
+                return ("claimed", 1)
         if e.paused and a.mode != "pass":
             return ("paused",)
         until = vars(a).get("owed_until")
         owed = until and a.start <= until and {e.fingerprint[:4], a.fingerprint[:4]} == {"def:"}
         if e.fingerprint != a.fingerprint and not owed:
             return ("superseded",)
-        if self.rule("a claim compares the cursor") and e.cursor != a.from_cursor:
-            if a.start <= e.cursor and w.claimer == a.beat and self.rule("a claim sent again answers its beat"):
-                if a.mode != "run":
-                    return ("claimed", 0)
-                if w.open and w.revision == 1 and w.beat == a.beat:
-                    return ("claimed", 1)
+        if moved:
             return ("moved", e.cursor)
         for passed_over in a.missed:
             self._take_over(passed_over, a)
@@ -390,6 +393,8 @@ class Model:
         kind = self._settle(e, w, a)
         if not w.open and kind == "done" and (w.by, w.number) == (a.beat, "dropped"):
             return ("closed", "dropped")
+        if w.state == WAITS_TURN and not w.taken:  # as in take
+            w.deadline = self.some_time()
         if not w.open or not self.passed(w.deadline):
             return ("no",)
         if e.cursor is None:
@@ -530,7 +535,7 @@ class Model:
         self._mark(w, "wait", a.owner, a.retry, self.after(hold_for if w.open else hold_for + a.retention))
         if w.open:
             w.attempts, w.retry, w.state = max(w.attempts - 1, 0), a.retry, RETRY
-            w.publishes, w.revision = 1, w.revision + 1
+            w.publishes, w.taken, w.revision = 1, 0, w.revision + 1
             at = self.after(a.delay + max(a.start_timeout, self.MARGIN))
             self._deadline(w, "handing over gives a deadline", at)
         return ("handed over",)
@@ -557,7 +562,7 @@ class Model:
         again = e.again if a.again is not None and e.again is not None else a.again
         if again and w.attempts < e.max_attempts:
             w.kind = ""
-            w.state, w.retry, w.publishes, w.revision = AGAIN, 0, 0, w.revision + 1
+            w.state, w.retry, w.publishes, w.taken, w.revision = AGAIN, 0, 0, 0, w.revision + 1
             self._deadline(w, "to run again gives a deadline", self.after(again))
             return ("again",)
         self._close(e, w, a, a.outcome, a.owner)

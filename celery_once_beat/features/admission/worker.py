@@ -105,7 +105,8 @@ class Part(ExecutionPart):
             self._log_wait(reply)
             if reply.waits_for is None:  # it is in line for a slot
                 return
-        self._release(forget=not isinstance(reply, Busy) or reply.reason == "running")
+        ended = isinstance(reply, Closed) and not reply.outcome  # and perhaps ordered since: then that run waits
+        self._release(forget=not ended and (not isinstance(reply, Busy) or reply.reason == "running"))
 
     def _log_wait(self, reply: Waits) -> None:
         """Say for what the window waits, and which others its begin has passed over."""

@@ -23,6 +23,19 @@ if not entry.cursor then
 end
 touch_entry()
 local passes = MODE == 'pass' or MODE == 'cancel'
+local moved = entry.cursor ~= FROM_CURSOR
+if moved and START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
+  -- The reply to this beat's claim was lost; whatever has come since, the answer is the same.
+  redis.call('PEXPIRE', CLAIM, MARKER_TTL)
+  local open = is_open()
+  if passes or MODE == 'untracked' and not open then
+    return {'claimed', 0, '0', 0}
+  end
+  local window = read_window()
+  if MODE == 'run' and open and window.revision == 1 and window.beat == BEAT then
+    return {'claimed', 1, window.expires, 0}
+  end
+end
 if entry.paused == '1' and not passes then
   return {'paused'}
 end
@@ -30,18 +43,7 @@ local owed = START <= OWED_UNTIL and was_set(FINGERPRINT) and was_set(entry.fing
 if entry.fingerprint ~= FINGERPRINT and not owed then
   return {'superseded'}
 end
-if entry.cursor ~= FROM_CURSOR then
-  if START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
-    -- The reply to this beat's claim was lost; others may have claimed since.
-    local open = is_open()
-    if passes or MODE == 'untracked' and not open then
-      return {'claimed', 0, '0', 0}
-    end
-    local window = read_window()
-    if MODE == 'run' and open and window.revision == 1 and window.beat == BEAT then
-      return {'claimed', 1, window.expires, 0}
-    end
-  end
+if moved then
   return {'moved', entry.cursor, 0}
 end
 if START <= FROM_CURSOR then

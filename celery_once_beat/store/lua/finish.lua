@@ -58,7 +58,8 @@ local again = AGAIN and (entry.retry_failed_after or AGAIN) or 0
 if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
-  window.state, window.retry, window.publishes, window.revision = 'again', 0, 0, window.revision + 1
+  window.state, window.retry, window.revision = 'again', 0, window.revision + 1
+  window.publishes, window.taken = 0, 0 -- a beat may have taken it while its lease was over
   write_window(window, NOW + again)
   remember_failure()
   on_release()
