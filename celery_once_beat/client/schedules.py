@@ -306,7 +306,7 @@ class Schedules:
         return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)])[0]))
 
     def get_many(self, names: Iterable[str]) -> dict[str, Schedule]:
-        """Return those of a page of schedules that there are, by name, in a round trip for 2,000 of them."""
+        """Return those of a page of schedules that there are, by name, in a round trip for 1,000 of them."""
         return {each.name: each for each in self._read([*map(check_name, names)])}
 
     def list(

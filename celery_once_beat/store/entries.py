@@ -19,7 +19,7 @@ from .verbs import Store
 #: Entries that are read at a time.
 _CHUNK = 500
 #: Entries about which one pipeline asks scripts, a script a shard.
-_MANY = 2000
+_MANY = 1000
 #: Most entries of the same definitions that a beat hears of.
 _MOST_ALIKE = 20
 

@@ -11,7 +11,17 @@ from processes import wait_until
 
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.rules import EndRules
-from celery_once_beat.store import BeatReport, Begun, Claimed, ClaimRequest, Closed, Ending, LoadRequest, Store
+from celery_once_beat.store import (
+    BeatReport,
+    Begun,
+    Claimed,
+    ClaimRequest,
+    Closed,
+    Ending,
+    LoadRequest,
+    Store,
+    shard_of,
+)
 from celery_once_beat.windows import WindowKey
 
 MARK = "fingerprint-1"
@@ -171,3 +181,9 @@ def test_what_is_only_for_people_stops_no_beat_and_no_begin(teller: Teller) -> N
     assert teller.store.begin(window, "late:1:1", 30.0) == Closed()
     teller.raw.delete(teller.store.keys.of_beats["reports"])
     assert "holds a string, expected a hash" in teller.seen().trouble
+
+
+def test_thousands_of_entries_of_one_shard(teller: Teller) -> None:
+    """However many are looked at, a script gets no more keys than Lua takes at once."""
+    names = [name for number in range(40_000) if shard_of(name := f"entry-{number}") == 0][:2000]
+    assert {seen.trouble for seen in teller.lookup.entries(names, 1).values()} == {""}
