@@ -282,6 +282,12 @@ told-again | features/alerts/lua/alerts.lua | what a beat took to tell, and didn
 told-left | features/alerts/lua/alerted.lua | what a beat can't tell, it leaves to others
 - redis.call('XADD', ALERTS, '*', unpack(event[2])) -- behind
 + local _ = unpack(event[2]) -- behind
+child-kept | features/keyed/lua/open_child.lua | a child's message is kept until its window has ended
+- local fields = {'v', VERSION, 'fingerprint', CHILD, 'm:' .. START, MESSAGE}
++ local fields = {'v', VERSION, 'fingerprint', CHILD}
+child-overdue | features/keyed/lua/open_child.lua | a child that was opened, and not confirmed, is overdue soon
+- write_window(new_window(CLAIMANT, EXPIRES and NOW + EXPIRES), NOW + OVERDUE_IN, unpack(fields))
++ write_window(new_window(CLAIMANT, EXPIRES and NOW + EXPIRES), NOW + DAY, unpack(fields))
 lease-from-before | worker/base.py | a lease is trusted from before the request was sent
 -                 self._own(sent, reply)
 -                 return reply

@@ -12,6 +12,7 @@ import time
 from base64 import b64decode
 from datetime import timedelta
 from functools import partial, partialmethod
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -37,7 +38,7 @@ from celery_once_beat.worker.request import OnceRequest
 from .installed import ReservedRequests
 from .kernel import SECOND, Box, Killed, Process, ticks
 from .network import Connection
-from .world import TELL, start_of
+from .world import CHILD, TELL, start_of
 
 if TYPE_CHECKING:
     from .broker import Message
@@ -93,6 +94,9 @@ def make_app(world: World, entries: dict[str, Any]) -> Celery:
     def body(task: Any, entry: str) -> Any:
         return run_body(world, task, entry)
 
+    def child_body(task: Any) -> Any:
+        return run_body(world, task, task.window.entry)
+
     late = settings["acks_late"]
     for name, base, more in (
         ("once", OnceTask, {"acks_late": late}),
@@ -102,6 +106,7 @@ def make_app(world: World, entries: dict[str, Any]) -> Celery:
     ):
         app.task(body, name=f"sim.{name}", bind=True, base=base, max_retries=3, shared=False, **more)
     app.task(tell, name=TELL, shared=False)
+    app.task(child_body, name=CHILD, bind=True, base=OnceTask, acks_late=late, shared=False)
     app.finalize()
     return app
 
@@ -134,6 +139,15 @@ def run_body(world: World, task: Any, entry: str) -> Any:
     while world.kernel.now < until:
         world.kernel.sleep(min(until - world.kernel.now, SECOND))
         world.check_held(process, window, began)
+    if told.get("child"):
+        child = f"child:{CHILD}@{entry}:of it", start
+        world.children.setdefault(child, inf)
+        try:
+            task.app.tasks[CHILD].apply_once(key="of it", window=window, tracked=True)
+        except OnceError:
+            world.ended(process, execution, "failed", final=True)
+            raise
+        world.children[child] = world.at
     world.step(process, "body ends")
     way = draw.random()
     if way < told.get("fails", 0.0):

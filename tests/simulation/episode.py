@@ -10,6 +10,7 @@ import random
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat import signals
@@ -86,6 +87,8 @@ class Result:
     retries: list[tuple[str, float, float, float]] = field(default_factory=list)
     #: Every entry's description.
     told: dict[str, Any] = field(default_factory=dict)
+    #: Children that were certainly opened, and since when, unless a failover has undone that.
+    children: dict[tuple[str, float], float] = field(default_factory=dict)
     #: Threads that ended with an error.
     crashes: list[str] = field(default_factory=list)
     #: Seconds for which the store knows who closed a window.
@@ -133,6 +136,7 @@ def make_plan(seed: str, *, faults: int | None = None) -> Plan:
         entry = make_entry(draw, every)
         entries[f"e{len(entries)}"] = entry
     entries["cron"] = {**make_entry(draw, 60.0), "kind": "crontab"}
+    _add_children(random.Random(f"{seed}/children"), entries)
     plan = Plan(seed, settings, entries, [], 70.0)
     add_faults(plan, 40 if faults is None else faults)
     return plan
@@ -202,6 +206,14 @@ def _add_waits(draw: random.Random, entry: dict[str, Any]) -> None:
         entry["limit"] = LIMIT
     if entry.get("limit") or entry.get("overlap") == "buffer_all":
         entry["long"] = min(entry.get("long", 0.0), 0.1)
+
+
+def _add_children(draw: random.Random, entries: dict[str, Any]) -> None:
+    """Let some send a tracked child at their end. A draw of its own: episodes without children are as they were."""
+    if "keyed" in FEATURES and draw.random() < 0.4:
+        for entry in filter(is_tracked, entries.values()):
+            if entry.get("recover", True) and draw.random() < 0.4:
+                entry["child"] = True
 
 
 def is_tracked(entry: dict[str, Any]) -> bool:
@@ -351,6 +363,7 @@ class Episode:
             world.history, len(windows), self.struck, dict(world.counted), dict(world.coverage),
             kernel.steps, world.waits + world.crowd("broker"), world.crowd("worker"), world.wrong, world.sent,
             world.stale, world.refused, world.retries_due, world.entries_all,
+            {child: at for child, at in world.children.items() if world.forgot_at < at < inf},
             ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes],
             self.plan.settings["once"]["marker_ttl"],
         )  # fmt: skip
@@ -428,9 +441,15 @@ class Episode:
 
         def read() -> None:
             lookup = Lookup(Store(Settings.from_app(make_app(self.world, {}))))
-            for name in self.world.entries_all:
+            for name in [*self.world.entries_all, *children]:
                 self._tell(name, lookup.entry(name, 2000))
 
+        children: dict[str, list[float]] = {}
+        for name, start in sorted(self.world.children):
+            children.setdefault(name, []).append(start)
+        for name, starts in children.items():
+            most = self.plan.settings["once"]["max_attempts"]
+            self.world.write("schedule", entry=name, description={"starts": starts, "max_attempts": most}, asked=0.0)
         for line in self.world.history:
             if line["what"] == "told" and line["kind"] == "ended":
                 line["outcome"] = _OUTCOMES.get(line["outcome"], line["outcome"])

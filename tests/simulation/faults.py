@@ -28,6 +28,8 @@ OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "alerts"
 OF_WORKERS = ("begin", "renew", "finish", "hand_over", "receive", "close", "publish", "acquire_slot", "release_slot")
 MOMENTS = ("body begins", "body ends", "accepted", "accept", "result", "tick", "ping", "connect")
 AIMED = [("beat", verb) for verb in OF_BEATS] + [("worker", verb) for verb in OF_WORKERS]
+#: Of a parent, where there are children.
+OF_PARENTS = ("open_child", "confirm", "publish")
 DOES = ("kill", "freeze", "lost", "late", "cut")
 
 #: For how long a client waits for an answer.
@@ -42,7 +44,7 @@ def cells() -> list[tuple[str, str]]:
     """What can be struck, and how: the verb or moment, and the fault."""
     aimed = [
         (verb, f"{phase} {do}")
-        for verb in sorted({verb for _, verb in AIMED})
+        for verb in sorted({verb for _, verb in AIMED} | {*OF_PARENTS})
         for phase in ("before", "after")
         for do in DOES
     ]
@@ -62,16 +64,19 @@ def add_faults(plan: Plan, number: int) -> None:
             {"at": round(draw.uniform(begin, last), 3), "kind": "sleep", "role": draw.choice(["beat", "worker"])}
         )
     plan.faults += _edits(draw, begin, last)
+    if number and any(entry.get("child") for entry in plan.entries.values()):
+        draw = random.Random(f"{plan.seed}/parents")
+        plan.faults += [
+            {"at": round(draw.uniform(begin, last), 3), **_aim(draw, "worker", draw.choice(OF_PARENTS))}
+            for _ in range(6)
+        ]
     plan.faults.sort(key=lambda fault: fault["at"])
 
 
 def _one(draw: random.Random, plan: Plan) -> dict[str, Any]:
     way = draw.random()
     if way < 0.55:
-        role, verb = draw.choice(AIMED)
-        phase = draw.choice(["before", "after"])
-        do = draw.choice(DOES)
-        return {"kind": "aimed", "role": role, "verb": verb, "phase": phase, "do": do, "for": draw.choice(_SPANS)}
+        return _aim(draw, *draw.choice(AIMED))
     if way < 0.67:
         role, moment = draw.choice(
             [("worker", each) for each in MOMENTS[:5]] * 2 + [("beat", "tick"), ("beat", "ping"), ("beat", "connect")]
@@ -106,6 +111,12 @@ def _one(draw: random.Random, plan: Plan) -> dict[str, Any]:
     if kind.startswith("message"):
         fault["for"] = draw.choice(_SPANS)
     return fault
+
+
+def _aim(draw: random.Random, role: str, verb: str) -> dict[str, Any]:
+    phase = draw.choice(["before", "after"])
+    do = draw.choice(DOES)
+    return {"kind": "aimed", "role": role, "verb": verb, "phase": phase, "do": do, "for": draw.choice(_SPANS)}
 
 
 def _changes(draw: random.Random, plan: Plan) -> dict[str, Any]:

@@ -288,7 +288,8 @@ def _is_beyond(line: Line) -> bool:
     args = {**line["args"], **_options(line["args"].get("options", ""))}
     buffers = str(args.get("overlap") or "").startswith("buffer")
     slots = line["verb"] == "make_due" or bool(args.get("no_slot"))
-    return buffers or slots or bool(args.get("pause_after_failures"))
+    child = ":entry:child:" in line["entry"]  # it has no cursor
+    return buffers or slots or child or bool(args.get("pause_after_failures"))
 
 
 def _key(state: tuple[Entry, dict[str, tuple[Any, ...]]]) -> Any:

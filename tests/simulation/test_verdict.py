@@ -27,6 +27,7 @@ class Books(History):
         self.stale: list[tuple[str, float, int | None, float]] = []
         self.refused: list[tuple[str, float, str, float, tuple[str, ...]]] = []
         self.waited: list[Wait] = []
+        self.children: dict[tuple[str, float], float] = {}
 
     def send(self, start: float, *sends: tuple[float, str]) -> Books:
         self.sent["e", start] = list(sends)
@@ -44,7 +45,7 @@ class Books(History):
         lines = [json.loads(line) for line in self.lines(END, 2000.0)]
         result = Result(
             lines, 2, 0, sent=self.sent, stale=self.stale, refused=self.refused, waited=self.waited,
-            told={"e": self.description},
+            told={"e": self.description}, children=self.children,
         )  # fmt: skip
         return {rule_of(line) for line in judged(result)}, set(result.counted)
 
@@ -70,6 +71,14 @@ def killed(books: Books) -> Books:
 def test_what_is_fine() -> None:
     """Nothing is wrong, and nothing had to be taken back."""
     assert fine().judged() == (set(), set())
+
+
+def test_a_child_that_is_lost() -> None:
+    """One that was opened for certain has to end; one that has its outcome isn't lost."""
+    for name, wrong in (("e", set()), ("child:t@e:key", {"child"})):
+        books = fine()
+        books.children = {(name, 100): 101.0}
+        assert books.judged() == (wrong, {"children"})
 
 
 def untold(*, told: bool) -> Books:

@@ -30,7 +30,7 @@ def judged(result: Result) -> list[str]:
         judgement = judge(result.lines(), result.waited)
     except HistoryError as exc:
         return [f"no history: {exc}"]
-    wrong = [*result.wrong, *_calm(result), *_own(result)]
+    wrong = [*result.wrong, *_calm(result), *_own(result), *_children(result)]
     for why, number in judgement.allowed.items():
         if why.endswith(" waited"):
             result.counted[why] = result.counted.get(why, 0) + number
@@ -79,6 +79,19 @@ def _calm(result: Result) -> list[str]:
             if not came:
                 wrong.append(f"calm: the retry of window {start} of {entry} that is due at {due} didn't come")
     return wrong
+
+
+def _children(result: Result) -> list[str]:
+    """Each child that was opened has ended; the judge says the rest, of children as of entries' windows."""
+    ended = {
+        (each["entry"], each["start"]) for each in result.history if each["what"] == "recorded" and each["outcome"]
+    }
+    lost = sorted(result.children.keys() - ended)
+    if result.children:
+        result.counted["children"] = len(result.children)
+    return [
+        f"child: {entry} of {start} was opened at {result.children[entry, start]}, and is lost" for entry, start in lost
+    ]
 
 
 def _may_wait(told: dict[str, Any]) -> bool:
@@ -250,7 +263,9 @@ def _copies(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]
         told = result.told.get(key[0], {})
         if not others or not who.startswith("beat") or told.get("task") == "plain" or not told.get("tracked", True):
             continue
-        then = others[0][0]
+        then, by = others[0]
+        if not by.startswith("beat"):  # a child's parent, that was held up between its opening and this
+            continue
         waits = then - at < least and received.get(key, then) >= then
         struck = faults.near(who.partition("-")[0], at, at, 4.0) or faults.near("broker", at, then, 4.0)
         if waits and not struck and (key not in windows or windows[key][0]["at"] > then):

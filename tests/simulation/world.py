@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 #: The task that is told of windows that end in anything but done.
 TELL = "sim.tell"
-_RUN_KEY = re.compile(rb"\{(\d+)\}:run:([^:\r]+):(\S+)\r")
+#: The task of children that beats recover.
+CHILD = "sim.child"
+_RUN_KEY = re.compile(rb"\{(\d+)\}:run:([^\r]+):(\d{4}-\S+)\r")
 
 
 class World:
@@ -68,6 +70,8 @@ class World:
         self._replica: Any = None
         #: Window → the retry that has it, as the store said.
         self._retries: dict[tuple[str, float], int] = {}
+        #: Children that may be opened: entry, start → since when that is certain.
+        self.children: dict[tuple[str, float], float] = {}
         #: Windows that people ordered, or gave up.
         self.ordered: set[tuple[str, float]] = set()
         #: When the store lost writes that somebody had acted on; before that: never.
@@ -410,7 +414,7 @@ class World:
         """A window that was handed over to a retry is executed by that one, or by a later one."""
         entry = window.entry
         least = self._retries.get((entry, start), 0)
-        if self.forgot_at >= 0 or not self.entries_all[entry].get("tracked", True):
+        if self.forgot_at >= 0 or not self.entries_all.get(entry, {}).get("tracked", True):
             return  # of an untracked window nobody knows any more, once its lease has run out
         if (
             retry < least
