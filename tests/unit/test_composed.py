@@ -209,6 +209,9 @@ def test_parts_follow_the_zone_of_the_whole() -> None:
     app.conf.timezone = "Asia/Tokyo"
     assert starts(when, span=2 * DAY) == ["24 01:00", "24 02:00"]  # 25 December has begun in Tokyo
     assert starts(read_schedule(write_schedule(when)), span=2 * DAY) == ["24 01:00", "24 02:00"]
+    bounded = between("1 h", start="2026-12-25", end="2026-12-25T02:00")
+    bounded.app = app
+    assert starts(bounded, span=2 * DAY) == ["24 16:00", "24 17:00"]
 
 
 class Own(BaseSchedule):
