@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -41,21 +40,26 @@ def make_entry(
             past.append(read_past(text))
         except (ValueError, OverflowError) as exc:
             trouble = f"the history of {name!r} can't be read, a record of it: {exc}"
-    windows = [WindowSeen(p.start, p.outcome, past=p) for p in past]
+    words = {} if isinstance(failures, OnceError) else codec.as_mapping(failures)  # for people only
+
+    def see(start: datetime, state: str, *, ordered: bool, **more: Any) -> WindowSeen:
+        text, done_by = format_instant(start), None if ordered or known is None else _done_by(start, known)
+        return WindowSeen(
+            start, state, refused=refused.get(text, 0), failure=words.get(text, ""), done_by=done_by, **more
+        )
+
+    windows = [see(each.start, each.outcome, ordered=each.ordered, past=each) for each in past]
     if known is not None:
-        windows += [
-            WindowSeen(start, _state(window, overdue=start in overdue), open=window)
-            for start, window in known.open.items()
-        ]
-        windows = _with_deadlines(_with_reasons(windows, known), known)
+        first = _first_in_line(known)
+        for start, window in known.open.items():
+            more: dict[str, Any] = {"open": window, "ordered": window.backfill}
+            if window.state == "waits_slot":
+                more["limit"] = known.limit
+            elif window.waits and start != first:
+                more["waits_for"] = first
+            windows.append(see(start, _state(window, overdue=start in overdue), **more))
     windows.sort(key=lambda window: window.start, reverse=True)
-    said = {} if isinstance(failures, OnceError) else codec.as_mapping(failures)  # for people only
-    words = said if any(map(_may_have_failed, windows)) else {}
-    counted = []
-    for window in windows:
-        text = format_instant(window.start)
-        counted.append(replace(window, refused=refused.get(text, 0), failure=words.get(text, "")))
-    return EntrySeen(name, known, counted, overdue, trouble)
+    return EntrySeen(name, known, windows, overdue, trouble)
 
 
 def readable(texts: Iterable[str]) -> Iterator[Past]:
@@ -65,51 +69,28 @@ def readable(texts: Iterable[str]) -> Iterator[Past]:
             yield read_past(text)
 
 
-def _may_have_failed(window: WindowSeen) -> bool:
-    """Whether the text of a failure may be kept for this window."""
-    return window.state in ("failed", "abandoned") or (window.open is not None and window.open.begun is not None)
-
-
-def _with_reasons(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
-    """Add what each waits for: a slot of a limit, or the window that has the turn, else the first in line.
+def _first_in_line(account: EntryAccount) -> datetime | None:
+    """Return the window for which others wait: the one that has the turn, else the first that waits; None: none does.
 
     What goes first is ordered as by ``goes_before`` in ``features/admission/lua/line.lua``.
     """
-    waiting = {start: each for start, each in account.open.items() if each.waits}
-    if not waiting:
-        return windows
+    holder = account.open.get(account.turn) if account.turn else None
+    if holder is not None and holder.state in ("held", "retry"):
+        return account.turn
 
     def place(start: datetime) -> tuple[object, ...]:
-        each = waiting[start]
+        each = account.open[start]
         return each.state != "waits_slot", each.begun is None and not each.backfill, start
 
-    holder = account.open.get(account.turn) if account.turn else None
-    first = account.turn if holder is not None and holder.state in ("held", "retry") else min(waiting, key=place)
-
-    def with_reason(window: WindowSeen) -> WindowSeen:
-        if window.start not in waiting:
-            return window
-        if waiting[window.start].state == "waits_slot":
-            return replace(window, limit=account.limit)
-        return window if first == window.start else replace(window, waits_for=first)
-
-    return [with_reason(window) for window in windows]
+    return min((start for start, each in account.open.items() if each.waits), key=place, default=None)
 
 
-def _with_deadlines(windows: list[WindowSeen], account: EntryAccount) -> list[WindowSeen]:
-    """Add when windows are to be done; one that was ordered has no such time."""
-    if account.deadline is None:
-        return windows
-    span = timedelta(seconds=account.deadline)
-
-    def with_deadline(window: WindowSeen) -> WindowSeen:
-        ordered = window.open.backfill if window.open else window.past is not None and window.past.ordered
-        try:
-            return window if ordered else replace(window, done_by=window.start + span)
-        except OverflowError:  # at the calendar's end; a foreign record may say anything
-            return window
-
-    return [with_deadline(window) for window in windows]
+def _done_by(start: datetime, account: EntryAccount) -> datetime | None:
+    """Return by when a window is to be done that nobody ordered."""
+    try:
+        return None if account.deadline is None else start + timedelta(seconds=account.deadline)
+    except OverflowError:  # at the calendar's end; a foreign record may say anything
+        return None
 
 
 def _state(window: OpenWindow, *, overdue: bool) -> str:
