@@ -21,7 +21,7 @@ from celery_once_beat.rules import CRON_FIELDS, budget, is_clocked, is_tz_aware_
 from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import did_you_mean, expect, shown
 
-from .composed import MOST_RUNS, CronPart, SolarPart, between, excluding, union
+from .composed import MOST_RUNS, CronPart, SolarPart, between, cron_field, excluding, union
 from .cron import cron
 from .intervals import LEAST_STEP, MOST_MONTHS, MOST_STEP, every
 from .one_off import OneOff
@@ -214,15 +214,9 @@ def _read_interval(fields: Fields) -> BaseSchedule:
 
 
 def _write_crontab(cron: Any, zone: tzinfo | None) -> Fields:
-    written = {name: _write_field(getattr(cron, f"_orig_{name}")) for name in CRON_FIELDS}
+    written = {name: cron_field(getattr(cron, f"_orig_{name}")) for name in CRON_FIELDS}
     fields = {name: value for name, value in written.items() if value != "*"}
     return {**fields, "tz": zone_name(zone or cron.tz)}
-
-
-def _write_field(value: Any) -> str | int | list[int]:
-    if isinstance(value, (str, int)):
-        return value
-    return sorted(int(number) for number in value)
 
 
 def _read_crontab(fields: Fields) -> BaseSchedule:

@@ -418,12 +418,13 @@ class CronPart(crontab):
 
     def __repr__(self) -> str:
         """Return the call that makes it."""
-        written = (getattr(self, f"_orig_{name}") for name in _ARGUMENTS)
-        return f"crontab({', '.join(map(_field, written))})"
+        written = (cron_field(getattr(self, f"_orig_{name}")) for name in _ARGUMENTS)
+        return f"crontab({', '.join(map(repr, written))})"
 
 
-def _field(written: Any) -> str:
-    return repr(written if isinstance(written, (str, int)) else sorted(written))
+def cron_field(written: Any) -> str | int | list[int]:
+    """Return a field of Celery's crontab as JSON has it: numbers in order."""
+    return written if isinstance(written, (str, int)) else sorted(int(number) for number in written)
 
 
 class SolarPart(solar):
