@@ -12,6 +12,7 @@ sees that there are events. The beat takes them, sends each, and then confirms t
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.keyed.task import Child
 from celery_once_beat.features.orders.store import Order, write_orders
-from celery_once_beat.logs import Logged, about, get_logger
+from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Overdue, Published
@@ -145,13 +146,8 @@ class Part(BeatPart):
                 state = "overdue" if alert.deadline <= self._beat.clock.now() else found.state
                 found = replace(found, state=state, deadline=alert.deadline)
             state, why = why_late(found, seen.account)
-        logger.error(
-            "once: window %s of %r is late: %s",
-            format_instant(window.start),
-            window.entry,
-            why,
-            extra=about("window_late", window, state=state, owner=self._beat.beat_id),
-        )
+        owner = self._beat.beat_id
+        log_window(logger, logging.ERROR, "window_late", window, "is late: %s", why, state=state, owner=owner)
         signals.window_late.send(sender=self._beat, window=window, state=state, why=why)
 
     def _send_paused(self, alert: Alert, entry: BeatEntry, window: Window) -> None:
@@ -204,11 +200,9 @@ class Part(BeatPart):
             self._refused[task] = steady() + self._beat.store.settings.publish_timeout
         elif published == Published.SENT:
             self._refused.pop(task, None)
-            logger.info(
-                "once: window %s of %r is %s: the task %s is sent",
-                kwargs["start"], window.entry, ended.outcome, task,
-                extra=about("on_failure_sent", window, task=task, outcome=ended.outcome, owner=self._beat.beat_id),
-            )  # fmt: skip
+            more = {"task": task, "outcome": ended.outcome, "owner": self._beat.beat_id}
+            what = "is %s: the task %s is sent"
+            log_window(logger, logging.INFO, "on_failure_sent", window, what, ended.outcome, task, **more)
         return published != Published.UNSURE
 
     def _open_child(self, task: Any, at: str, window: Window, kwargs: dict[str, str]) -> bool:
