@@ -136,7 +136,7 @@ class Definition:
         self.check_tasks(settings)
         EntryPolicy.of(name, dict(self.once), task, settings)
         Timing.of(name, dict(self.options), task, zone)
-        _check_encoders(self.options)
+        _check_encoders(name, self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def check_words(by: object, note: object) -> str:
     return _write({"by": by, "note": note})
 
 
-def _check_encoders(options: Mapping[str, Any]) -> None:
+def _check_encoders(entry: str, options: Mapping[str, Any]) -> None:
     """Check that kombu can make a message; raises SettingError."""
     encoders: dict[str, Callable[[Any], object]] = {
         "compression": compression.get_encoder,
@@ -185,7 +185,7 @@ def _check_encoders(options: Mapping[str, Any]) -> None:
                 find(options[name])
         except Exception:  # noqa: BLE001  # kombu's, or a value that is no name
             expected = "one that is registered with kombu in this process"
-            raise wrong(f"options[{name!r}]", options[name], expected) from None
+            raise wrong(f"beat entry {entry!r}, options[{name!r}]", options[name], expected) from None
 
 
 # -- JSON

@@ -150,6 +150,8 @@ def test_an_open_window(account: str, expected: dict[str, Any]) -> None:
     """An account says how its window stands."""
     said = {"begun": None, "backfill": False, "taken": False, "state": "held", "owner": "", **expected}
     same(_read_open(account), OpenWindow(AT, attempts=3, retry=2, beat="host:1:b", **said))
+    with pytest.raises(ValueError, match="found the state 'odd', expected one of held"):
+        _read_open(an_account(state="odd"))
 
 
 @pytest.mark.parametrize(
@@ -473,6 +475,8 @@ def test_times() -> None:
     assert codec.ms(float("nan")) == codec.ms(float("inf")) == 10**14
     assert codec.epoch_ms(AT) == int(MS)
     assert codec.epoch_ms(AT + timedelta(microseconds=1999)) == int(MS) + 1
+    with pytest.raises(ValueError, match="expected milliseconds since 1970"):
+        codec.instant("9" * 15)
 
 
 def test_info() -> None:

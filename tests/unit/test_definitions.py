@@ -204,7 +204,12 @@ def test_what_cant_be_stored_is_refused(wrong: dict[str, Any], words: str) -> No
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"once": {"catchup": "all"}}, {"once": {"grace": -1}}, {"options": {"expires": "soon"}}]
+    "wrong",
+    [
+        {"once": {"catchup": "all"}},
+        {"once": {"grace": -1}},
+        *({"options": {name: "unknown"}} for name in ("expires", "serializer", "compression")),
+    ],
 )
 def test_an_entrys_settings_are_checked_as_a_beat_does(wrong: dict[str, Any]) -> None:
     """An unknown key of ``once``, or an option that isn't one, is the caller's error."""

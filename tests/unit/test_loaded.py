@@ -66,3 +66,5 @@ def test_a_type_that_cant_be_stored_is_words() -> None:
     text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
     read = LoadedDefinition.read(text)
     assert (read.schedule, read.description) == (None, f"{__name__}.Tides")
+    newer = LoadedDefinition.read('{"task": "proj.task", "schedule": {"type": "of a newer version"}}')
+    assert (newer.schedule, newer.description) == (None, "a schedule that this process can't read")

@@ -146,6 +146,12 @@ def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -
     assert expected in str(caught.value)
 
 
+def test_a_wrong_time_zone_is_named() -> None:
+    """It is Celery's setting; else each entry would say it."""
+    with pytest.raises(SettingError, match="timezone: found 'Europe/Berlni', expected the name of a time zone"):
+        read(timezone="Europe/Berlni")
+
+
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=map(repr, WRONG))
 def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     """The error says which setting, what was found and what was expected."""
@@ -391,6 +397,7 @@ def test_the_result_backends_user_is_read_as_celery_reads_it(url: str, conf: Any
         ({"broker_url": ["pyamqp://h/%2Fshop"]}, "/shop:once:"),
         ({"broker_url": "amqp://h/shop", "broker_transport_options": {"global_keyprefix": "a:"}}, "a:once:"),
         ({"broker_url": "redis://h/3"}, "once:"),
+        ({"broker_url": "amqp://h:port/shop", "once_beat_redis_url": "redis://h"}, "once:"),
         ({"broker_url": "amqp://h/shop", "once_beat_key_prefix": "once:"}, "once:"),
     ],
 )

@@ -55,6 +55,8 @@ def test_spans_that_touch() -> None:
     assert _apart(same) == [LeftOut(days[0], days[2], "x")]
     other = [LeftOut(days[0], days[2], "x"), LeftOut(days[1], days[3], "y")]
     assert _apart(other) == [LeftOut(days[0], days[2], "x"), LeftOut(days[2], days[3], "y")]
+    within = [LeftOut(days[0], days[3], "x"), LeftOut(days[1], days[2], "y")]
+    assert _apart(within) == within[:1]
 
 
 def test_order_makes_no_other_definition() -> None:

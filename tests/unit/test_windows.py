@@ -390,6 +390,13 @@ def test_the_sun_is_celerys(event: str, lat: float, lon: float) -> None:
         assert abs(start - sun.now() - sun.remaining_estimate(sun.now())) <= SECOND
 
 
+def test_the_sun_comes_back_after_a_polar_night() -> None:
+    """While it doesn't rise nothing is due."""
+    start = next_start(solar("sunrise", 78.2, 15.6, app=APP), at("2026-12-01"))
+    assert start is not None
+    assert at("2027-02-10") < start < at("2027-02-20")
+
+
 # -- types with a rule of their own
 
 
