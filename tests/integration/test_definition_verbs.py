@@ -421,6 +421,7 @@ def test_it_counts_from_where_another_scheduler_stopped(stage: Defined) -> None:
     account = stage.store.account(ENTRY)
     assert (account.cursor, account.since) == (earlier[2], earlier[2])
     assert list(account.open) == [earlier[1]], "it goes on to its outcome"
+    assert stage.set("two", counts_from=earlier[2]).same
     assert stage.set("three", counts_from=now + timedelta(days=1)).version == 4
     assert stage.known.since == stage.known.at, "nothing counts from the future"
     stage.delete()

@@ -7,17 +7,13 @@
 -- returns {'spent'}           as far as beats know it wasn't enabled again
 --         {'again', instant}  it was: an edit is later than the one that was disabled. It counts from then, the same for
 --                             all who ask; nothing is kept
---         {'moved'}           it counts from another cursor by now: load it again
---         {'unknown'}         there is no such entry
+--         {'unknown'}         there is no such entry, or it counts from another cursor by now: load it again
 
 -- include: entry
 
 local fields = read_fields('since', 'spent')
-if not fields[2] then
-  return {'unknown'}
-end
 if fields[3] ~= SINCE then
-  return {'moved'}
+  return {'unknown'}
 end
 local since, edited, again
 if fields[4] then
