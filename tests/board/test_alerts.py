@@ -446,11 +446,7 @@ def test_windows_end_badly(watched: Watched) -> None:
     watched.phase("windows_total", lambda n: n == counts["failing"]["failed"], entry="failing", outcome="failed")
     failed = [{"entry": "failing", "summary": "failing: a window failed"}]
     lost = [
-        {
-            "entry": "expiring",
-            "outcome": "expired",
-            "summary": "expiring: a window is expired, and won't run any more",
-        }
+        {"entry": "expiring", "outcome": "expired", "summary": "expiring: a window is expired, and won't run any more"}
     ]
     watched.check("OnceWindowFailed", {(0, END): [], (1, 2): failed, (1, END): []})
     watched.check("OnceWindowLost", {(0, END): [], (1, 2): lost, (1, END): []})

@@ -45,10 +45,7 @@ BLOCKS = {
 #: What no test can run, by its first line.
 NOT_RUN = {
     ("docs/kubernetes.md", "$ kubectl apply -f kubernetes.yaml"),
-    (
-        "docs/systemd.md",
-        "$ systemctl enable --now celery-beat celery-beat-watch.timer celery-worker@{one,two}",
-    ),
+    ("docs/systemd.md", "$ systemctl enable --now celery-beat celery-beat-watch.timer celery-worker@{one,two}"),
 }
 
 ALL = [block for page in pages() for block in blocks_of(page)]

@@ -197,10 +197,7 @@ def test_run_and_backfill(system: System, once: Once) -> None:
 
     since = (earlier + timedelta(minutes=1)).isoformat()
     shown = once("backfill", "hourly", since, "9999-12-31", "--dry-run")
-    assert [line.split(maxsplit=1) for line in shown.log.splitlines()] == [
-        ["1", "done, skipped"],
-        ["4", "to run"],
-    ]
+    assert [line.split(maxsplit=1) for line in shown.log.splitlines()] == [["1", "done, skipped"], ["4", "to run"]]
     counted = json.loads(once("backfill", "hourly", since, "9999-12-31", "--dry-run", "--json", apart=True).log)
     none = {"ordered": 0, "open": 0}
     assert counted == {"entry": "hourly", "to_run": 4, "skipped": {"done": 1}, **none}

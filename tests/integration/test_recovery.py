@@ -72,12 +72,7 @@ class Beat:
         self.store.load_many(
             [
                 LoadRequest(
-                    name,
-                    beat,
-                    mark,
-                    86400.0,
-                    EndRules(max_attempts=most, recover=True, grace=None, **limits),
-                    known=T0,
+                    name, beat, mark, 86400.0, EndRules(max_attempts=most, recover=True, grace=None, **limits), known=T0
                 )
             ]
         )
