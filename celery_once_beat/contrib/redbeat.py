@@ -22,7 +22,7 @@ from celery.schedules import BaseSchedule, schedule
 from kombu.utils.url import maybe_sanitize_url
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import rrule
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004  # redis-py's names
 
 from celery_once_beat.cli.context import Project, fail, json_option, login_name, pass_project
 from celery_once_beat.cli.output import local, plain, print_json
@@ -40,7 +40,6 @@ from celery_once_beat.identity import order_name
 from celery_once_beat.rules import check_anchor, latest_start, spread_offset
 from celery_once_beat.schedules import Definition, RRule, check_name, check_words
 from celery_once_beat.schedules.rrule import RULE_FIELDS
-from celery_once_beat.schedules.strict_json import read_object
 from celery_once_beat.store import Loaded, raised
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
@@ -153,6 +152,8 @@ def _reads() -> Iterator[None]:
     """Raise ValueError for whatever RedBeat's and Celery's classes raise for what isn't theirs."""
     try:
         yield
+    except (ConnectionError, TimeoutError):
+        raise
     except Exception as exc:
         raise ValueError(f"RedBeat can't read it: {shown(exc)}") from exc
 
@@ -234,29 +235,13 @@ class _Import:
         return sorted(moves, key=lambda move: move.name)
 
     def _read(self, name: str, key: str) -> RedBeatSchedulerEntry:
-        """Have RedBeat's classes read an entry, as its ``from_key`` does; raises ValueError for what they can't."""
+        """Have RedBeat's classes read an entry; raises ValueError for what they can't."""
         check_name(name)
-        try:
-            fields = dict(zip(("definition", "meta"), self._client.hmget(key, "definition", "meta"), strict=True))
-        except ResponseError as exc:
-            raise ValueError(f"its key can't be read: {exc}") from exc
-        texts = {field: _text(text) for field, text in fields.items() if text}
-        if "definition" not in texts:
-            raise ValueError("it has no definition")
-        for field, text in texts.items():  # bounded, and without NaN
-            try:
-                read_object(text)
-            except ValueError as exc:
-                raise ValueError(f"{field}: {exc}") from exc
         with _reads():
-            definition = RedBeatSchedulerEntry.decode_definition(texts["definition"])
-            last = RedBeatSchedulerEntry.decode_meta(texts.get("meta")).get("last_run_at")
-            when = definition.get("schedule")
+            entry = RedBeatSchedulerEntry.from_key(key, app=self._project.app)
+        when, last = entry.schedule, entry.last_run_at
         expect("schedule", when, isinstance(when, BaseSchedule), "an interval, a crontab or an rrule")
         expect("last_run_at", last, last is None or isinstance(last, datetime), "a datetime")
-        with _reads():
-            entry = RedBeatSchedulerEntry(app=self._project.app, **definition)
-        entry.last_run_at = last
         expect("name", entry.name, entry.name == name, "that of its key")
         if last and last > self._now:
             raise ValueError(f"last_run_at: found {last}, which is to come: a clock is wrong; ask again then")
