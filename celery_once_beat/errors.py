@@ -17,6 +17,7 @@ __all__ = (
     "HeaderError",
     "NewerVersionError",
     "NoServerError",
+    "NoWindowError",
     "NotAppliedError",
     "NotLoadedError",
     "OnceError",
@@ -47,6 +48,12 @@ class SettingError(OnceError, ValueError):
     """A setting, an entry's ``once`` option or a task attribute isn't what it has to be."""
 
     exit_status = os.EX_CONFIG
+
+
+class NoWindowError(SettingError):
+    """An entry has no window that is as an order names it."""
+
+    exit_status = 2
 
 
 class ScheduleError(OnceError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ import click
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.client import Abandoned, OrderedBy, OrderedWindow, Orders
-from celery_once_beat.errors import SettingError
 from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
 
@@ -41,8 +39,7 @@ def run(project: Project, entry: str, window: str | None, by: str, note: str, *,
     one is 1.
     """
     orders, tracked = Orders(project.store), _tracked(project, entry)
-    with _wrong_use():
-        start = orders.start_to_run(tracked, None if window is None else project.instant(window, "--window"))
+    start = orders.start_to_run(tracked, None if window is None else project.instant(window, "--window"))
     (ordered,) = done = orders.run(entry, [start], OrderedBy(by, note), waits=tracked.stored)
     at = format_instant(start)
     if json_:
@@ -77,8 +74,7 @@ def backfill(project: Project, entry: str, since: str, until: str, *, json_: boo
     """
     orders, tracked = Orders(project.store), _tracked(project, entry)
     first, last = project.instant(since, "FROM"), project.instant(until, "TO")
-    with _wrong_use():
-        starts, skipped = orders.starts_between(tracked, first, last, again=given["again"])
+    starts, skipped = orders.starts_between(tracked, first, last, again=given["again"])
     for state, number in skipped.items():
         click.echo(f"{number:>8} {state}, skipped", err=json_)
     click.echo(f"{len(starts):>8} to run", err=json_)
@@ -105,15 +101,6 @@ def _tracked(project: Project, name: str) -> BeatEntry:
             "that nobody could record the end of a window"
         )
     return entry
-
-
-@contextmanager
-def _wrong_use() -> Iterator[None]:
-    """What can't be ordered, the user has named wrongly."""
-    try:
-        yield
-    except SettingError as exc:
-        fail(str(exc))
 
 
 def _numbers(done: Sequence[OrderedWindow]) -> dict[str, int]:

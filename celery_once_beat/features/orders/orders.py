@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from celery_once_beat.beat import BeatEntry
-from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, UnknownScheduleError
+from celery_once_beat.errors import NotLoadedError, NoWindowError, OnceError, UnknownScheduleError
 from celery_once_beat.identity import order_name
 from celery_once_beat.logs import about, get_logger
 from celery_once_beat.lookup import Lookup, each_window
@@ -61,7 +61,7 @@ class Abandoned(NamedTuple):
 class Orders:
     """Orders for the entries of one store, each written down before it is carried out. Instants are aware UTC.
 
-    Raises SettingError for what can't be ordered, NotLoadedError where the store has no such entry.
+    Raises NoWindowError for what can't be ordered, NotLoadedError where the store has no such entry.
     """
 
     def __init__(self, store: Store) -> None:
@@ -95,13 +95,13 @@ class Orders:
         if start is None:
             newest = newest_start(entry, now)
             if newest is None:
-                raise SettingError(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
+                raise NoWindowError(f"no window of {entry.name!r} has started yet; see: once next {entry.name}")
             return newest
         at = format_instant(start)
         if start > now:
-            raise SettingError(f"{at} hasn't come yet")
+            raise NoWindowError(f"{at} hasn't come yet")
         if start < _EARLIEST or [*entry.starts(start - _MICROSECOND, start)] != [start]:
-            raise SettingError(f"{at} is no window of {entry.name!r}; see: once next --from {at} {entry.name}")
+            raise NoWindowError(f"{at} is no window of {entry.name!r}; see: once next --from {at} {entry.name}")
         return start
 
     def starts_between(
@@ -109,17 +109,17 @@ class Orders:
     ) -> tuple[list[datetime], Counter[str]]:
         """Return the starts of a backfill from ``since`` to ``until``, both included, up to now.
 
-        And how many are left out: what is open, and unless ``again`` what is done. With ``most`` raises SettingError
+        And how many are left out: what is open, and unless ``again`` what is done. With ``most`` raises NoWindowError
         where that many start in this time, however many are left out.
         """
         now = self._store.snapshot().now
         if until < since:
-            raise SettingError("TO lies before FROM")
+            raise NoWindowError("TO lies before FROM")
         if since > now:
-            raise SettingError("FROM lies in the future: no window has begun since")
+            raise NoWindowError("FROM lies in the future: no window has begun since")
         since, until = max(since, _EARLIEST), min(until, now)
         if most is not None and len([*islice(entry.starts(since, until), most)]) == most:
-            raise SettingError(f"found {most} windows or more, expected fewer at a time")
+            raise NoWindowError(f"found {most} windows or more, expected fewer at a time")
         seen = self._lookup.entry(entry.name, self._store.settings.history_size or 1)
         known = {window.start: window for window in each_window(seen)}
         skipped: Counter[str] = Counter()
