@@ -8,6 +8,8 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 
 =================================  ===================================================================================
 ``before_all()``                   a begin was asked for, and nothing is read yet: nothing, or the reply that refuses it
+``wants_begin()``                  does the feature take part when a window of this entry begins? true; if none does,
+                                   ``before_begin`` and ``on_begin`` may be left out
 ``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
                                    ``why``; or with the ``state`` in which it waits, the ``first`` for which, those that
                                    it passes ``over``, its ``limit``, and whether it is ``in_line``. ``window`` is
@@ -28,10 +30,12 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
                                    had, and the reply was lost. Returns how often it has begun by now; nothing: once
 ``on_end_alone(verdict, retry)``   an execution of such a window ends; ``verdict`` is what ``hold`` says of it, and
                                    ``retry`` for which it waits. Returns in how many ms it is to run again, or nothing
-``on_close(start, window, …)``     a window that was open ended, or one is missed. The other arguments: its ``outcome``;
-                                   ``fields``, to which the hook may add what is written with it; ``ran``, for how long
-                                   it ran, ms. Of another window than this script's both are nil, and ``window`` is nil
-                                   if it was never open
+``wants_close()``                  does it take part when one ends? true; if none does, ``on_close`` and ``on_release``
+                                   may be left out
+``on_end(window, fields, ran)``    a window that was open ended: the feature may add to the ``fields`` that are written;
+                                   ``ran``: for how long it ran, ms, nil where nobody knows
+``on_close(start, window, …)``     a window that was open ended, or one is missed; behind these its ``outcome``.
+                                   ``window`` is nil if it was never open
 ``on_sweep(found)``                a beat sweeps this shard; the feature adds its name if it has something to see to
 =================================  ===================================================================================
 

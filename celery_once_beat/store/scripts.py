@@ -1,9 +1,9 @@
 """Each verb: its keys and arguments by name, whether its write waits for replicas, and how its reply is read.
 
 A server's script is built from this table, ``lua/``, and what features add. The header of a verb's file describes it,
-and every reply. Its line ``-- include:`` names its pieces, which may include others; ``-- hooks:`` names what features
-may add, see ``celery_once_beat.features``. Each piece stands in the script once, before its first use. Keys, arguments
-and the constants below are Lua locals in capitals.
+and every reply. Its lines ``-- include:`` name its pieces, which may include others; ``-- hooks:`` name what features
+may add, see ``celery_once_beat.features``. Each piece stands in the script once, where it is named first: behind the
+common case, if only others need it. Keys, arguments and the constants below are Lua locals in capitals.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Verb(Generic[T]):
     @_kept
     def script(self) -> str:
         """The script that the server gets."""
-        code = "\n".join(self.source.texts.values())
-        constants = _CONSTANTS | {"FIELDS": _list(self.source.fields), "NUMBERS": _list(self.source.numbers)}
+        code = "\n".join(text for _, text in self.source.parts)
+        constants = _CONSTANTS | self.source.constants
         for more in hooks("store", "CONSTANTS"):
             constants |= more
         used = set(re.findall(r"\b[A-Z_]+\b", code))
@@ -197,11 +197,6 @@ def _table(names: Iterable[str]) -> str:
     return f"{{{', '.join(f'{name} = true' for name in sorted(names))}}}"
 
 
-def _list(names: Iterable[str]) -> str:
-    """Write names, each once: several pieces and hooks may read the same field."""
-    return f"{{{', '.join(map(repr, dict.fromkeys(names)))}}}"
-
-
 _CONSTANTS = {
     "VERSION": f"'{VERSION}'",
     "BEAT_TTL": str(codec.ms(BEAT_TTL)),
@@ -211,15 +206,16 @@ _CONSTANTS = {
 }
 #: Where the Lua is: the package.
 _LUA = files(__package__.partition(".")[0])
-_HEADER = re.compile(r"^-- (include|hooks|keys|takes|fields|numbers): (.*)$", re.MULTILINE)
+_HEADER = re.compile(r"-- (include|hooks|keys|takes|fields|numbers): (.*)")
 
 
 class Source:
     """The Lua of one script: its file, behind the pieces and hooks that it needs."""
 
     def __init__(self, file: str) -> None:
-        #: Name → text, in their order.
-        self.texts: dict[str, str] = {}
+        #: Each with the name of its file or hook, in their order.
+        self.parts: list[tuple[str, str]] = []
+        self._names: set[str] = set()
         self.keys: list[str] = []
         self.takes: list[str] = []
         #: Fields of the entry's hash that it reads; those that are numbers are in ``numbers`` too.
@@ -227,37 +223,67 @@ class Source:
         self.numbers: list[str] = []
         self._add(file)
 
+    @property
+    def constants(self) -> dict[str, str]:
+        """The fields that it reads, each once, and a function that makes the entry of their values."""
+        fields = [*dict.fromkeys(self.fields)]
+        values = {"cursor": "hash[2]", "account": "hash[3]"}
+        for place, name in enumerate(fields, 4):
+            values[name] = f"number('{name}', hash[{place}])" if name in self.numbers else f"hash[{place}]"
+        named = ", ".join(f"['{name}'] = {value}" for name, value in values.items())
+        return {
+            "FIELDS": f"{{{', '.join(map(repr, fields))}}}",
+            "NAMED": f"function(number, hash) return {{{named}}} end",
+        }
+
     def _add(self, file: str) -> None:
-        """Add a file, behind what it names in its header; a piece is its folder's, else the core's."""
-        text = (_LUA / f"{file}.lua").read_text()
-        folder = file.rpartition("/")[0]
-        for kind, names in _HEADER.findall(text):
-            for name in names.split(", "):
-                if kind == "include":
-                    own = f"{folder}/{name}"
-                    piece = own if (_LUA / f"{own}.lua").is_file() else f"store/lua/pieces/{name}"
-                    if piece not in self.texts:
-                        self._add(piece)
-                elif kind == "hooks":
-                    self._add_hook(name)
-                else:
-                    self.fields += [name] if kind == "numbers" else []
-                    getattr(self, kind).append(name)
-        lines = (re.sub(r"\s*--.*", "", line) for line in text.splitlines())
-        self.texts[file] = "\n".join(line for line in lines if line)
+        """Add a file: what each line of its header names, and what comes behind that."""
+        written: list[str] = []
+        for line in (_LUA / f"{file}.lua").read_text().splitlines():
+            header = _HEADER.fullmatch(line)
+            if header and header[1] in ("include", "hooks") and written:
+                self.parts.append((file, "\n".join(written)))
+                written = []
+            if header:
+                for name in header[2].split(", "):
+                    self._add_named(header[1], name, folder=file.rpartition("/")[0])
+            elif code := re.sub(r"\s*--.*", "", line):
+                written.append(code)
+        self.parts.append((file, "\n".join(written)))
+
+    def _add_named(self, kind: str, name: str, folder: str) -> None:
+        """Add what a header names; a piece is its folder's, else the core's."""
+        if kind == "include":
+            own = f"{folder}/{name}"
+            piece = own if (_LUA / f"{own}.lua").is_file() else f"store/lua/pieces/{name}"
+            if piece not in self._names:
+                self._names.add(piece)
+                self._add(piece)
+        elif kind == "hooks":
+            self._add_hook(name)
+        else:
+            self.fields += [name] if kind == "numbers" else []
+            getattr(self, kind).append(name)
 
     def _add_hook(self, hook: str) -> None:
         """Add a function that calls each feature's: all of them at a change, ``on_…``, else until one answers."""
-        if hook in self.texts:
+        if hook in self._names:
             return
-        lines = [f"local function {hook}(...)", "  local reply"]
+        self._names.add(hook)
+        asked = []
         for feature in FEATURES:
             file = f"features/{feature}/lua/{hook}"
             if (_LUA / f"{file}.lua").is_file():
-                self._add(file)
-                call = f"{feature}_{hook}(...)"
-                lines.append(f"  reply = {f'{call} or reply' if hook.startswith('on_') else f'reply or {call}'}")
-        self.texts[hook] = "\n".join([*lines, "  return reply", "end"])
+                if file not in self._names:
+                    self._names.add(file)
+                    self._add(file)
+                asked.append(f"{feature}_{hook}")
+        if len(asked) == 1:
+            self.parts.append((hook, f"local {hook} = {asked[0]}"))
+            return
+        either = "{0}(...) or reply" if hook.startswith("on_") else "reply or {0}(...)"
+        lines = ["  local reply", *(f"  reply = {either.format(name)}" for name in asked), "  return reply"]
+        self.parts.append((hook, "\n".join([f"local function {hook}(...)", *lines, "end"])))
 
 
 # -- the verbs ------------------------------------------------------------------------------------------------------

@@ -54,15 +54,16 @@ def test_each_name_is_declared_and_used(name: str) -> None:
     assert declared <= names(code)
     constants = {made for line in re.findall(r"^local ([A-Z][A-Z_, ]+) =", code, re.MULTILINE) for made in names(line)}
     assert {found for found in names(code) if found.isupper()} <= declared | constants
-    assert not re.search(r"\b(KEYS|ARGV)\b", [*verb.source.texts.values()][-1])
+    assert not re.search(r"\b(KEYS|ARGV)\b", verb.source.parts[-1][1])
 
 
 def test_each_file_is_a_verbs_or_used_by_one() -> None:
     """What no verb needs is deleted."""
-    included = {name: text for verb in VERBS.values() for name, text in verb.source.texts.items()}
-    assert included.keys() - FILES.keys() == HOOKS
-    assert FILES.keys() <= included.keys()
-    functions = re.findall(r"^local function (\w+)", code := "\n".join(included.values()), re.MULTILINE)
+    included = {part for verb in VERBS.values() for part in verb.source.parts}
+    names_of_parts = {name for name, _ in included}
+    assert names_of_parts - FILES.keys() == HOOKS
+    assert FILES.keys() <= names_of_parts
+    functions = re.findall(r"^local function (\w+)", code := "\n".join(text for _, text in included), re.MULTILINE)
     assert not [name for name in functions if len(re.findall(rf"\b{name}\b", code)) < 2]
 
 
@@ -158,4 +159,4 @@ def test_without_features_a_script_has_none_of_theirs(monkeypatch: pytest.Monkey
     """The core's scripts need no feature."""
     monkeypatch.setattr(scripts, "FEATURES", ())
     verbs = [replace(verb) for verb in VERBS.values() if not verb.feature]
-    assert not [file for verb in verbs for file in verb.source.texts if file.startswith("features/")]
+    assert not [file for verb in verbs for file, _ in verb.source.parts if file.startswith("features/")]

@@ -15,17 +15,47 @@
 --         {'waits', start, skipped...}   it waits for that window, '' for a slot; a beat publishes it then. skipped are those
 --                               that are passed over now
 
--- include: end_rules, ends, entry, run, wait, window
--- hooks: before_all, before_begin, lost_turn, on_begin, on_begin_alone
+-- include: end_rules, entry, run, window
+-- hooks: before_all, wants_begin
 
 local refused = before_all()
 if refused then
   return refused
 end
 entry = read_entry()
-local kind, owner, detail = settle()
+local kind, owner, detail = run_state()
 local open = TRACKED and is_open()
 local window = open and read_window()
+-- See protocol.py: a fence.
+local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
+
+local function answer(fence, attempt, end_at_once)
+  return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
+end
+
+local function begin_window()
+  window.attempts, window.revision = window.attempts + 1, window.revision + 1
+  window.fence, window.owner, window.retry = fence, OWNER, RETRY
+  window.state, window.taken, window.publishes = 'held', 0, 0
+  set_running(int(fence))
+  write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
+end
+
+-- Somebody ordered the window again, under another task id: the message that has the schedule's is a late copy.
+local before_the_order = BY_SCHEDULE and window and window.backfill == 1
+
+-- Most windows begin here. Each run of a script makes its functions anew, so what others need is included behind it.
+local is_free = window and not kind and window.state == 'held' and window.owner ~= OWNER and RETRY >= window.retry
+if is_free and not (before_the_order or ended_by_rule(window) or wants_begin()) then
+  redis.call('DEL', RUN) -- needs no memory, for a full server
+  begin_window()
+  return answer(int(fence), window.attempts)
+end
+
+-- include: ends, newest, wait
+-- hooks: before_begin, lost_turn, on_begin, on_begin_alone
+
+settle()
 
 local function refuse(...)
   if entry.cursor then
@@ -42,18 +72,13 @@ end
 if kind == 'done' and owner == OWNER and BY_RULE[detail] then
   return {'closed', detail} -- the reply to the begin that closed it was lost
 end
--- Somebody ordered the window again, under another task id: the message that has the schedule's is a late copy.
-local before_the_order = BY_SCHEDULE and window and window.backfill == 1
 if kind == 'done' or before_the_order then
   return refuse('closed', '')
-end
-local function answer(fence, attempt, end_at_once)
-  return 'begun ' .. fence .. ' ' .. int(attempt) .. ' ' .. (entry.last_done or '') .. (end_at_once and ' 1' or ' 0')
 end
 -- This owner has begun before, and its run key has expired since: nobody else began.
 local began = open and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
 if began or kind == 'run' and owner == OWNER then
-  local fence = int(began and window.fence or detail)
+  fence = int(began and window.fence or detail)
   redis.call('DEL', RUN) -- frees memory first: see touch_entry
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
   if not open then
@@ -75,8 +100,6 @@ if not open and TRACKED and is_behind_cursor() then
   return refuse('closed', '')
 end
 
--- See protocol.py: a fence.
-local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 if not open then
   if before_begin() then
     return {'busy', 'runs alone'} -- nobody would publish it again
@@ -117,9 +140,5 @@ if verdict then
   end
   return reply
 end
-window.attempts, window.revision = window.attempts + 1, window.revision + 1
-window.fence, window.owner, window.retry = fence, OWNER, RETRY
-window.state, window.taken, window.publishes = 'held', 0, 0
-set_running(int(fence))
-write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
+begin_window()
 return answer(int(fence), window.attempts, on_begin(window))

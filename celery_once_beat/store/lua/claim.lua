@@ -14,8 +14,8 @@
 --         {'moved', cursor, missed}   it isn't this beat's; go on from there
 --         {'paused'}   {'superseded'} (another definition is in force: load again)   {'unknown'} (no such hash: load again)
 
--- include: entry, records, run, window
--- hooks: on_claim, on_close
+-- include: entry, in_force, run, window
+-- hooks: on_claim
 
 entry = read_entry()
 if not entry.cursor then
@@ -50,72 +50,90 @@ if START <= FROM_CURSOR then
   return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM_CURSOR)
 end
 
+if HISTORY_SIZE > 0 then
+  redis.call('LLEN', HISTORY) -- validate now: if the outcome could not be recorded, the window would restart for ever
+end
+
+local function mark_claim()
+  if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
+    keep(ENTRIES) -- only loads write it, so claims renew its expiry: with the first start of each day
+  end
+  return redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
+end
+
+local function open_window(mine, missed)
+  local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
+  write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
+  on_claim()
+  -- If the marker is another beat's, it is from before the store lost its cursor. That beat may publish the window; if it
+  -- doesn't, it is overdue after its deadline.
+  return mine and {'claimed', window.revision, window.expires, missed} or {'moved', START, missed}
+end
+local itself_open = is_open()
+if MODE == 'run' and MISSED_COUNT == 0 and not itself_open and not run_state() then -- most; see begin
+  return open_window(mark_claim(), 0)
+end
+
+-- include: records
+-- hooks: on_close
+
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
--- All are read before the first write. Returns what to write, nil for a window that was missed.
+-- All are read before the first write. Returns what writes it, nil for a window that was missed.
 local function find_known(run_key, start)
   local deadline = redis.call('ZSCORE', OPEN, member_of(start))
   if deadline then
     local account = redis.call('HGET', ENTRY, 'w:' .. start)
     local window = account and read_account(account, start) or new_window('-', 0)
     window.backfill = 0 -- the schedule has come to it: it counts as any other window
-    return {window = window, deadline = deadline, start = start, open = true}
+    return function()
+      write_window_at(start, member_of(start), window, deadline)
+    end
   end
   local kind, owner, detail = run_state(run_key)
   if kind == 'done' then
     check_count('c:' .. detail)
-    return {outcome = detail}
+    return function()
+      redis.call('HINCRBY', ENTRY, 'c:' .. detail, 1)
+    end
   elseif kind then
     local window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find revision 1.
     window.owner, window.publishes, window.revision = owner, 0, 2
-    local left, retry_key = math.max(redis.call('PTTL', run_key), 0)
+    local left = math.max(redis.call('PTTL', run_key), 0)
     if kind == 'run' then
       window.attempts, window.fence = 1, detail
     else
       window.retry, window.state = detail, 'retry'
-      -- hand_over had no account to write to, so the key lives RETENTION longer than its retry waits. Now there is one.
+      -- The key lives RETENTION longer than its retry waits, since no account kept that. Now an account does.
       left = math.max(left - RETENTION, MARGIN)
-      retry_key = run_key
     end
-    return {window = window, deadline = NOW + left + MARGIN, start = start, left = left, retry_key = retry_key}
-  end
-end
-
-local function take_over(found)
-  if found.window then
-    if found.retry_key then
-      redis.call('PEXPIRE', found.retry_key, int(found.left))
+    return function()
+      if kind == 'wait' then
+        redis.call('PEXPIRE', run_key, int(left))
+      end
+      write_window_at(start, member_of(start), window, NOW + left + MARGIN)
     end
-    write_window_at(found.start, member_of(found.start), found.window, found.deadline)
-  else
-    redis.call('HINCRBY', ENTRY, 'c:' .. found.outcome, 1)
   end
 end
 
 local place, missed, newest_missed, known, passed_over = 0, MISSED_COUNT, START, {}, {}
 for start in string.gmatch(MISSED, '%S+') do
   place, newest_missed = place + 1, start
-  local found = find_known(MISSED_RUNS[place], start)
-  if found then
-    known[#known + 1] = found
-    missed = missed - 1
+  local write = find_known(MISSED_RUNS[place], start)
+  if write then
+    known[#known + 1], missed = write, missed - 1
   else
     passed_over[#passed_over + 1] = start
   end
 end
-local itself = not passes and find_known(RUN, START)
-if HISTORY_SIZE > 0 then
-  redis.call('LLEN', HISTORY) -- validate now: if the outcome could not be recorded, the window would restart for ever
+local write_itself = not passes and find_known(RUN, START)
+if MODE == 'untracked' then
+  check_count('c:untracked')
 end
 local outcome = MODE == 'cancel' and 'cancelled' or 'missed'
 if missed > 0 then
   check_count('c:' .. outcome)
-end
-if MODE == 'untracked' then
-  check_count('c:untracked')
-end
-if missed > 0 then
   make_room()
   remember(newest_missed, outcome, int(NOW), 0, 0, missed, BEAT, '-')
   redis.call('HINCRBY', ENTRY, 'c:' .. outcome, missed)
@@ -123,33 +141,22 @@ end
 for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- of a paused entry nobody is alerted
   on_close(start, nil, 'missed')
 end
-if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
-  keep(ENTRIES) -- only loads write it, so claims renew its expiry: with the first start of each day
+local mine = mark_claim()
+for _, write in ipairs(known) do
+  write()
 end
-local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
-for _, found in ipairs(known) do
-  take_over(found)
-end
-if MODE == 'run' and not itself then
-  local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
-  write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
-  on_claim()
-  if not mine then
-    -- The marker is another beat's, from before the store lost its cursor. That beat may publish it; if it doesn't, the
-    -- window is overdue after its deadline.
-    return {'moved', START, missed}
-  end
-  return {'claimed', window.revision, window.expires, missed}
+if MODE == 'run' and not write_itself then
+  return open_window(mine, missed)
 end
 -- From here on nothing is published: the window is passed over, or untracked, or ran or runs already.
 redis.call('HSET', ENTRY, 'cursor', START)
 if passes then
   return {'claimed', 0, '0', missed}
 end
-if MODE == 'untracked' and not (itself and itself.open) then
-  -- It isn't open, so it counts as untracked, even if it runs; only its claim marker decides who may publish.
+if MODE == 'untracked' and not itself_open then
+  -- Whoever published it, or runs it, it is accounted for; only its claim marker decides who may publish.
   redis.call('HINCRBY', ENTRY, 'c:untracked', 1)
   return mine and {'claimed', 0, '0', missed} or {'moved', START, missed}
 end
-take_over(itself)
+write_itself()
 return {'moved', START, missed}

@@ -35,7 +35,7 @@ if OUTCOME == 'unknown' or too_early then
   if kind == 'run' or window.publishes == 0 or window.retry ~= RETRY then
     return {'unchanged'}
   end
-  local longest = math.max(PUBLISH_TIMEOUT, an_eighth_of_its_age(window))
+  local longest = math.max(PUBLISH_TIMEOUT, (NOW - window.claimed) / 8) -- the older the window, the longer
   local soon = math.min(1000 * 2 ^ math.min(window.publishes - 1, 30), longest)
   if kind == 'wait' then
     soon = redis.call('PTTL', RUN) + MARGIN

@@ -11,43 +11,46 @@
 --                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
 
--- include: ends, entry, window
+-- include: entry, run, window
 
 local NOT_YET = 3
 
 entry = read_entry()
-local kind, owner, outcome = settle()
+local kind, owner, outcome = run_state()
+local window = not kind and is_open() and read_window()
+if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
+  return {'unchanged'}
+end
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
-local closer = '/' .. int(REVISION) -- ends the owner in the marker: a repetition knows its own, since revisions differ
-if kind == 'done' and outcome == end_as and string.sub(owner, -#closer) == closer then
-  return {end_as} -- the reply to this one was lost
-end
-if kind or not is_open() then
-  return {'unchanged'}
-end
-local window = read_window()
-if window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT then
-  return {'unchanged'}
-end
-if end_as == 'untracked' or end_as and window.publishes >= most_attempts() then
-  close_window(window, end_as, window.beat .. closer)
-  return {end_as}
-end
-touch_entry()
-if PUBLISHED == NOT_YET then
-  set_deadline(NOW + CLAIM_LEASE)
+local ends = end_as == 'untracked' or window and end_as and window.publishes >= most_attempts()
+if window and not ends then -- most; see begin
+  touch_entry()
+  if PUBLISHED == NOT_YET then
+    set_deadline(NOW + CLAIM_LEASE)
+    return {'confirmed'}
+  end
+  local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
+  local delay
+  if PUBLISHED == 1 then
+    delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
+    if window.state == 'waits_turn' then
+      delay = math.min(delay, PATIENCE * doubled) -- others wait for it
+    end
+  else
+    delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
+  end
+  window.taken, window.queue = PUBLISHED == 1 and SENT or 0, QUEUE
+  write_window(window, NOW + delay)
   return {'confirmed'}
 end
-local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
-local delay
-if PUBLISHED == 1 then
-  delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
-  if window.state == 'waits_turn' then
-    delay = math.min(delay, PATIENCE * doubled) -- others wait for it
-  end
-else
-  delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
-end
-window.taken, window.queue = PUBLISHED == 1 and SENT or 0, QUEUE
-write_window(window, NOW + delay)
-return {'confirmed'}
+
+-- include: ends
+
+settle()
+local closer = '/' .. int(REVISION) -- ends the owner in the marker: a repetition knows its own, since revisions differ
+if window then
+  close_window(window, end_as, window.beat .. closer)
+elseif kind ~= 'done' or outcome ~= end_as or string.sub(owner, -#closer) ~= closer then
+  return {'unchanged'}
+end -- else the reply to this one was lost
+return {end_as}

@@ -11,15 +11,26 @@
 --         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
 --                        handed over is the retry's to finish; only revoked ends it here too
 
--- include: ends, entry, hold, run, window
+-- include: entry, plain_end, run, window
+-- hooks: wants_close
+
+entry = read_entry()
+local kind, owner, detail = run_state()
+local open = is_open()
+-- Most windows end here; see begin.
+if kind == 'run' and owner == OWNER and open and not AGAIN and FAILURE == '' and not wants_close() then
+  local window = read_window()
+  end_window(window, OUTCOME, OWNER, NOW - window.fence)
+  return 'finished'
+end
+
+-- include: ends, hold, newest
 -- hooks: on_end_alone, on_release
 
 local MOST_FAILURES = 10
 
-entry = read_entry()
-local kind, owner, detail = settle()
-local open = is_open()
 if kind == 'done' then
+  settle()
   if owner ~= OWNER then
     return 'stale'
   end
@@ -31,8 +42,7 @@ if not verdict and open and not kind then
   local window = read_window()
   if (window.state == 'again' or window.state == 'again_due') and is_owner(window.owner) then
     touch_entry()
-    local left = int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))
-    return {'again', left} -- the reply to its finish was lost
+    return {'again', int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))} -- the reply to its finish was lost
   end
 end
 local later = verdict and on_end_alone(verdict, detail)

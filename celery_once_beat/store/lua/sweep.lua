@@ -30,7 +30,6 @@ local new = redis.call('ZADD', BEATS, NOW, BEAT)
 if redis.call('PTTL', BEATS) < 29 * DAY then
   redis.call('PEXPIRE', BEATS, 30 * DAY)
 end
-local overdue = redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)
-local found = {new, overdue}
+local found = {new, redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)}
 on_sweep(found)
 return found

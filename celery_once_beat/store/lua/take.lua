@@ -56,7 +56,7 @@ local beat_can_tell = CONSUMED ~= ''
 local later_one_done = START <= (entry.last_done or '')
 if queue_known and beat_can_tell and not later_one_done
   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
-  set_deadline(NOW + math.min(math.max(an_eighth_of_its_age(window), MARGIN), LONGEST_WAIT))
+  set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT)) -- an eighth of its age
   return {'no', 'unconsumed', window.queue, int(entry.fence)}
 end
 local verdict = before_take(window)

@@ -29,5 +29,5 @@ if leaves then
   write_paused(ENTRY, false)
   redis.call('HSET', ENTRY, 'row', '-')
 end
-unlist_entry()
+redis.pcall('HDEL', ENTRIES, name_of_entry())
 return {'unloaded'}

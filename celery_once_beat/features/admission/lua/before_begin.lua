@@ -11,19 +11,17 @@ local MOST_WAITING = 1000
 -- buffer_one: this window would wait too. Returns the waiting new windows to skip (all but the newest), and whether
 -- this one is skipped itself. Spares `first`, which is next, and windows whose message is out.
 local function passed_over(first)
-  local newest, others, over = START, {}, {}
+  local over = {}
   for _, each in ipairs(read_line()) do
     if each.window.state == 'waits_turn' and is_new(each.window) and each.window.taken == 0 and each.start ~= first then
-      others[#others + 1] = each
-      newest = each.start > newest and each.start or newest
+      over[#over + 1] = each -- the newest is the last
     end
   end
-  for _, each in ipairs(others) do
-    if each.start ~= newest then
-      over[#over + 1] = each
-    end
+  local itself = over[1] and over[#over].start > START
+  if itself then
+    over[#over] = nil
   end
-  return over, newest ~= START
+  return over, itself
 end
 
 local function wait(state, first, over)

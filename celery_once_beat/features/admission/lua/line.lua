@@ -5,7 +5,7 @@
 --
 -- LINES says for which entries windows wait, and until when beats look often for that.
 
--- include: end_rules, entry, turn, window
+-- include: end_rules, entry, turn, waiting
 -- keys: lines
 -- fields: overlap, waits
 

@@ -1,6 +1,6 @@
 -- An execution that outlived its lease has the turn again, unless another window runs or waits for its retry.
 
--- include: entry, turn, window
+-- include: entry, turn
 -- fields: overlap
 
 local function admission_lost_turn()

@@ -1,6 +1,6 @@
 -- Who has the turn of an entry whose windows run one by one.
 
--- include: values
+-- include: window
 
 local function last_that_began()
   return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
@@ -10,4 +10,13 @@ end
 -- deadline lies ahead, too.
 local function is_taken_up(window)
   return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
+end
+
+-- Another window of the entry and its deadline; nil where it isn't open.
+local function another(start)
+  local account = start and start ~= START and redis.call('HGET', ENTRY, 'w:' .. start)
+  if not account then
+    return nil
+  end
+  return read_account(account, start), tonumber(redis.call('ZSCORE', OPEN, member_of(start)) or 0)
 end

@@ -1,19 +1,13 @@
 -- A window has its outcome: whoever asks for alerts of that gets one, and a streak of failures pauses the entry.
 
--- include: entry, events, pauses, window
+-- include: entry, events, pauses, wants_close, window
 -- keys: failures
--- fields: on_failure, streak
--- numbers: deadline, pause_after_failures
 
 -- How many of a streak are named.
 local MOST_NAMED = 10
 
 -- What is done can't be late any more, nor what the user ordered to end so.
 local NOT_LATE = {done = true, cancelled = true, skipped = true}
-
-local function wants_ends()
-  return (entry.on_failure or '-') ~= '-'
-end
 
 -- A window ended and isn't done. What is known of it is for people: pcall.
 local function note_end(start, outcome, failure)
@@ -36,9 +30,7 @@ local function count_failure(outcome)
   local number, starts = string.match(entry.streak or '0', '^(%d+)([%dTZ:. -]*)$')
   number, starts = number and whole(number) or 0, starts or ''
   if outcome == 'done' then
-    if number > 0 then
-      redis.call('HDEL', ENTRY, 'streak')
-    end
+    redis.call('HDEL', ENTRY, 'streak')
     return
   end
   number, starts = number + 1, starts .. ' ' .. START
@@ -55,11 +47,11 @@ local function count_failure(outcome)
 end
 
 local function alerts_on_close(start, window, outcome)
+  if not alerts_wants_close() then
+    return
+  end
   if entry.streak and not entry.pause_after_failures then
     redis.call('HDEL', ENTRY, 'streak') -- nothing counts it any more
-  end
-  if not (entry.deadline or entry.pause_after_failures or wants_ends()) then
-    return
   end
   if NOT_LATE[outcome] then
     redis.pcall('ZREM', LATE, member_of(start))

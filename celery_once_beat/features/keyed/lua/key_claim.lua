@@ -15,10 +15,9 @@ if elsewhen then
   return elsewhen
 end
 local claim = redis.call('GET', CLAIM)
-if claim ~= CLAIMANT then -- else the reply to this claim was lost
-  if run_state() or claim and string.match(claim, '^sent:') then
-    return {'taken'}
-  end
+-- If it is this claimant's, the reply to its claim was lost.
+if claim ~= CLAIMANT and (run_state() or claim and string.match(claim, '^sent:')) then
+  return {'taken'}
 end
 redis.call('SET', CLAIM, CLAIMANT, 'PX', PUBLISH_TIMEOUT)
 return {'claimed'}

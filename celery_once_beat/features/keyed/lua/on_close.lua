@@ -1,9 +1,9 @@
 -- The message of a child isn't needed any more. If none of its windows is open, its hash lives as long as its run key.
 
--- include: entry
+-- include: entry, wants_close
 
 local function keyed_on_close(start)
-  if entry.fingerprint ~= CHILD then
+  if not keyed_wants_close() then
     return
   end
   redis.call('HDEL', ENTRY, 'm:' .. start)

@@ -8,16 +8,13 @@
 -- include: entry, run, window
 
 entry = read_entry()
-local kind = run_state()
-if is_open() then
-  local window = read_window()
-  if window.beat ~= CLAIMANT or window.revision ~= 1 or kind then
-    return {'taken'}
-  end
+local window = is_open() and read_window()
+if run_state() or window and (window.beat ~= CLAIMANT or window.revision ~= 1) then
+  return {'taken'}
+end
+if window then
   touch_entry()
   return {'claimed'}
-elseif kind then
-  return {'taken'}
 end
 local fields = {'v', VERSION, 'fingerprint', CHILD, 'm:' .. START, MESSAGE}
 for option, value in string.gmatch(OPTIONS, '(%S+) (%S+)') do

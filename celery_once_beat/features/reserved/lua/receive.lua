@@ -5,7 +5,7 @@
 --         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed, and perhaps ordered
 --                         since: this copy would be refused
 
--- include: entry, run, window
+-- include: entry, run, waiting, window
 
 entry = read_entry()
 local kind, _, detail = run_state()
@@ -13,11 +13,9 @@ if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and detail
   return {'unchanged'}
 end
 local window = read_window()
-if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 then
+local waits_without_message = is_waiting(window) and window.taken == 0 -- this is a late copy
+if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 or waits_without_message then
   return {'unchanged'}
-end
-if waits(window) and window.taken == 0 then
-  return {'unchanged'} -- it waits without a message; this is a late copy
 end
 touch_entry()
 -- The beat that published this copy may confirm only now: that would put it off.

@@ -22,7 +22,7 @@
 -- grow. They are the server's time, ms, or one more than the last: so they grow on where that was lost. GONE holds deleted
 -- names for GONE_TTL; a beat that didn't look for so long reads all names.
 
--- include: entry
+-- include: in_force, instants, now, values
 
 local DELETED_TTL = 30 * DAY
 local GONE_TTL = 3600000
@@ -108,8 +108,6 @@ end
 
 -- The answer to a caller that expects another version: what there is.
 local function conflict(found)
-  if not found or found.deleted then
-    return {'conflict'}
-  end
-  return {'conflict', unpack(redis.call('HGETALL', DEF))}
+  local there = found and not found.deleted
+  return {'conflict', unpack(there and redis.call('HGETALL', DEF) or {})}
 end

@@ -31,10 +31,7 @@ local there = before and not before.deleted
 if IF_VERSION and IF_VERSION ~= (there and before.version or 0) then
   return conflict(before)
 end
-local paused = there and before.paused or false
-if PAUSED then
-  paused = PAUSED == 1
-end
+local paused = PAUSED == 1 or not PAUSED and there and before.paused or false
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
 local counted = cursor or there and redis.call('HGET', DEF, 'first') or ''

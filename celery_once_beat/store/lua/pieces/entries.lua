@@ -26,7 +26,3 @@ local function unlist_expired()
     redis.pcall('HDEL', ENTRIES, name)
   end
 end
-
-local function unlist_entry()
-  redis.pcall('HDEL', ENTRIES, name_of_entry())
-end

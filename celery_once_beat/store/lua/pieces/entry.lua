@@ -50,32 +50,11 @@ local function read_fields(...)
   return fields
 end
 
--- Whether the definition with this fingerprint was set at run time; else it is of a beat's own schedule.
-local function was_set(fingerprint)
-  return string.sub(fingerprint, 1, 4) == 'def:'
-end
-
--- The definition in force is another one: no outcome of its windows is known yet.
-local function forget_counts()
-  for _, field in ipairs(redis.call('HKEYS', ENTRY)) do
-    if string.sub(field, 1, 2) == 'c:' then
-      redis.call('HDEL', ENTRY, field)
-    end
-  end
-end
-
--- What the pieces and hooks of this script read of the entry: FIELDS, of which NUMBERS are numbers; false or nil if absent.
+-- What the pieces and hooks of this script read of the entry: FIELDS, of which some are numbers; false or nil if absent.
 -- `account` is the window's. `ttl` is how long the hash lives after this, ms. Instants and numbers are checked here,
 -- before the first write: if an outcome couldn't be counted, the window would restart for ever.
 local function read_entry()
-  local hash = read_fields('w:' .. START, unpack(FIELDS))
-  local found = {cursor = hash[2], account = hash[3]}
-  for place, name in ipairs(FIELDS) do
-    found[name] = hash[place + 3]
-  end
-  for _, name in ipairs(NUMBERS) do
-    found[name] = number_field(name, found[name])
-  end
+  local found = NAMED(number_field, read_fields('w:' .. START, unpack(FIELDS)))
   instant_field('born', found.born)
   if found.since ~= found.born then
     instant_field('since', found.since)
@@ -96,16 +75,6 @@ end
 -- How often a window may begin and die.
 local function most_attempts()
   return entry.max_attempts or math.huge
-end
-
--- `key` is a hash by start, for people: it keeps the newest `most`, as long as the entry.
-local function keep_newest(key, most)
-  redis.call('PEXPIRE', key, entry.ttl)
-  local starts = redis.call('HKEYS', key)
-  table.sort(starts)
-  for place = 1, #starts - most do
-    redis.call('HDEL', key, starts[place])
-  end
 end
 
 -- The cursor has passed this window, so the open zset alone decides whether it still owes an outcome.

@@ -1,17 +1,19 @@
 -- Who has a window's execution.
 
--- include: entry, run, window
+-- include: entry, window
 -- hooks: lost_turn
+
+-- FENCE '0': a worker's main process, which knows the delivery and no fence. It is the owner of all of its executions.
+local function is_owner(holder)
+  return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
+end
 
 -- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; nil if it is stale. After its lease
 -- it has the window again, unless another execution began the window, the window went back in line, or another window
 -- of the entry has its turn. A caller without the fence is judged by the run key alone.
 local function hold(kind, holder)
-  if kind == 'run' or kind == 'wait' then
-    return is_owner(holder) and kind or nil
-  end
-  if kind == 'done' then
-    return nil
+  if kind then
+    return kind ~= 'done' and is_owner(holder) and kind or nil
   end
   if is_open() then
     local window = read_window()

@@ -4,10 +4,8 @@
 
 -- Trim for one more record, before anything is counted: on a foreign key it raises, and a repetition would count again.
 local function make_room()
-  if HISTORY_SIZE == 1 then
-    redis.call('LTRIM', HISTORY, 1, 0)
-  elseif HISTORY_SIZE > 1 then
-    redis.call('LTRIM', HISTORY, 0, HISTORY_SIZE - 2)
+  if HISTORY_SIZE > 0 then
+    redis.call('LTRIM', HISTORY, HISTORY_SIZE == 1 and 1 or 0, math.max(HISTORY_SIZE - 2, 0)) -- 1, 0: all of it goes
   end
 end
 

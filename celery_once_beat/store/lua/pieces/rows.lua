@@ -9,7 +9,7 @@
 -- pcall, since the key of a row that another one displaces isn't among the script's. It is in their slot; where it may not be
 -- written, that row begins anew.
 
--- include: entries
+-- include: entries, instants
 
 -- The entry isn't any more that of the row with this key. `cursor`, `paused` and `words` are fields of its hash.
 local function put_aside(row_key, cursor, paused, words)

@@ -43,20 +43,6 @@ local PATIENCE = 60000
 -- A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.
 local LONGEST_WAIT = 600000
 
--- How long (ms) to wait with another copy: the longer the older the window is.
-local function an_eighth_of_its_age(window)
-  return (NOW - window.claimed) / 8
-end
-
-local function waits(window)
-  return window.state == 'waits_turn' or window.state == 'waits_slot'
-end
-
--- It is in line until it begins, also while its message is out.
-local function in_line(window)
-  return waits(window) or window.state == 'again_due'
-end
-
 -- It has never begun, and nobody ordered it.
 local function is_new(window)
   return window.fence == 0 and window.backfill == 0
@@ -64,10 +50,7 @@ end
 
 -- The window of this verb. Where the hash was lost while it is open, it has no account.
 local function read_window()
-  if not entry.account then
-    return new_window('-', 0)
-  end
-  return read_account(entry.account, START)
+  return entry.account and read_account(entry.account, START) or new_window('-', 0)
 end
 
 -- `...` are further fields of the entry hash and their values, here and below.
@@ -92,13 +75,4 @@ end
 
 local function member_of(start)
   return string.sub(MEMBER, 1, -(#START + 1)) .. start
-end
-
--- Another window of the entry and its deadline; nil where it isn't open.
-local function another(start)
-  local account = start and start ~= START and redis.call('HGET', ENTRY, 'w:' .. start)
-  if not account then
-    return nil
-  end
-  return read_account(account, start), tonumber(redis.call('ZSCORE', OPEN, member_of(start)) or 0)
 end

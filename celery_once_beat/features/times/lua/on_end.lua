@@ -22,38 +22,35 @@ local function count_time(counters, letter, ms)
     end
   end
   local name = ' ' .. letter .. bound .. ':'
-  local _, colon = find(counters, name, 1, true)
-  if not colon then
+  local before, number, behind = string.match(counters, '^(.*' .. name .. ')(%d*)(.*)$')
+  if not before then
     return counters .. name .. '1'
   end
-  local number = string.match(counters, '^%d+', colon + 1)
-  if not number or #number > 14 then
-    return nil
-  end
-  return string.sub(counters, 1, colon) .. int(number + 1) .. string.sub(counters, colon + #number + 1)
+  return whole(number) and #number < 15 and before .. int(number + 1) .. behind
 end
 
 -- An order has no lateness, and a window that began more than once waited in its queue more than once. `ran` (ms) is nil
 -- where nobody knows: its process died.
-local function times_on_close(_, window, _, fields, ran)
+local function times_on_end(window, fields, ran)
   local late, queued, all_ran, counters = string.match(entry.times or '0 0 0', '^(%d+) (%d+) (%d+)(.*)$')
-  if not fields or window.fence == 0 or not late or #counters > LONGEST_TIMES then
+  if window.fence == 0 or not late or #counters > LONGEST_TIMES then
     return
   end
+  local function add(sum, letter, ms)
+    ms = math.max(ms, 0)
+    counters = counters and count_time(counters, letter, ms)
+    return sum + ms
+  end
   if window.backfill == 0 then
-    local ms = math.max(window.fence - STARTS_AT, 0)
-    late, counters = late + ms, count_time(counters, 'l', ms)
+    late = add(late, 'l', window.fence - STARTS_AT)
   end
-  if counters and window.attempts == 1 and window.retry == 0 then
-    local ms = math.max(window.fence - window.claimed, 0)
-    queued, counters = queued + ms, count_time(counters, 'q', ms)
+  if window.attempts == 1 and window.retry == 0 then
+    queued = add(queued, 'q', window.fence - window.claimed)
   end
-  if counters and ran then
-    ran = math.max(ran, 0)
-    all_ran, counters = all_ran + ran, count_time(counters, 'r', ran)
+  if ran then
+    all_ran = add(all_ran, 'r', ran)
   end
   if counters and math.max(late, queued, all_ran) < TOO_LARGE then
-    fields[#fields + 1] = 'times'
-    fields[#fields + 1] = string.format('%.0f %.0f %.0f%s', late, queued, all_ran, counters)
+    fields[#fields + 1], fields[#fields + 2] = 'times', string.format('%.0f %.0f %.0f%s', late, queued, all_ran, counters)
   end
 end
