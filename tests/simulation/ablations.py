@@ -37,14 +37,14 @@ claim-repeated | store/lua/claim.lua | a claim that is sent again answers as it 
 - if moved and START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
 + if false then
 claim-marker | store/lua/claim.lua | of two claims of a time that the store forgot the marker lets one publish
-- local mine = redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
-+ local mine = redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
+- return redis.call('SET', CLAIM, BEAT, 'NX', 'PX', MARKER_TTL)
++ return redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
 claim-missed-counted | store/lua/claim.lua | windows that a claim passes are counted as missed
 - redis.call('HINCRBY', ENTRY, 'c:' .. outcome, missed)
 + local _ = missed
 claim-missed-that-ran | store/lua/claim.lua | a window that ran although the cursor didn't know isn't counted as missed
-- missed = missed - 1
-+ missed = missed - 0
+- known[#known + 1], missed = write, missed - 1
++ known[#known + 1], missed = write, missed - 0
 claim-opens | store/lua/claim.lua | a claimed window stays open until it has an outcome
 - write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
 + redis.call('HSET', ENTRY, 'cursor', START)
@@ -114,8 +114,8 @@ renew-owner | store/lua/renew.lua | who lost its window is told so when it renew
 - if hold(kind, owner) ~= 'run' then
 + if false then
 hold-owner | store/lua/pieces/hold.lua | only its owner ends, renews or hands over a window that runs
-- return is_owner(holder) and kind or nil
-+ return kind
+- return kind ~= 'done' and is_owner(holder) and kind or nil
++ return kind ~= 'done' and kind or nil
 hold-since | store/lua/pieces/hold.lua | after its lease ran out it has the window again only if nobody began since
 - local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
 + local its_own = true
@@ -144,13 +144,13 @@ finish-again-limit | store/lua/finish.lua | a window that fails runs again up to
 finish-again-released | store/lua/finish.lua | a window that failed is released until it is to run again
 - window.state, window.retry, window.revision = 'again', 0, window.revision + 1
 + window.retry, window.revision = 0, window.revision + 1
-close-removes | store/lua/pieces/ends.lua | a window that has its outcome is open no longer
+close-removes | store/lua/pieces/plain_end.lua | a window that has its outcome is open no longer
 - redis.call('ZREM', OPEN, MEMBER)
 + local _ = OPEN
-close-marks | store/lua/pieces/ends.lua | who ended a window is remembered, so that it is answered the same
+close-marks | store/lua/pieces/plain_end.lua | who ended a window is remembered, so that it is answered the same
 - mark_done(owner, outcome, not is_behind_cursor())
 + redis.call('DEL', RUN)
-close-counts | store/lua/pieces/ends.lua | each outcome is counted once
+close-counts | store/lua/pieces/plain_end.lua | each outcome is counted once
 - local counted = int(check_count(name) + 1)
 + local counted = int(check_count(name) + 2)
 take-deadline | store/lua/take.lua | only what is overdue is taken
@@ -186,11 +186,11 @@ consumed-said | worker/duties.py | a worker says what it consumes
 - store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
 + pass
 confirm-revision | store/lua/confirm.lua | a confirm that comes late changes nothing
-- if window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT then
+- if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
 + if false then
 confirm-held | store/lua/confirm.lua | a confirm changes nothing of a window that is begun
-- if kind or not is_open() then
-+ if not is_open() then
+- local window = not kind and is_open() and read_window()
++ local window = is_open() and read_window()
 confirm-moves | store/lua/confirm.lua | a confirm puts the deadline off
 - write_window(window, NOW + delay)
 + local _ = delay
@@ -234,8 +234,8 @@ buffer-order | features/admission/lua/line.lua | of those that wait the oldest g
 - return first < second or first == second and one.start < other.start
 + return first < second or first == second and one.start > other.start
 buffer-keeps | features/admission/lua/before_begin.lua | buffer_one keeps the newest
-- newest = each.start > newest and each.start or newest
-+ newest = each.start < newest and each.start or newest
+- local itself = over[1] and over[#over].start > START
++ local itself = over[1] and over[#over].start < START
 end-calls | store/lua/pieces/ends.lua | what ends a window makes the next in line overdue
 -   on_release()
 begin-calls | features/admission/lua/on_wait.lua | a window that waits for one in line makes that one overdue if nobody has the turn
