@@ -1,7 +1,7 @@
 -- heartbeat: a beat reports that it lives, and learns the time and who else does. It serves readers and the warnings of
 -- beats; scripts go by each shard's own list, see sweep.lua.
 --
--- LIVES: it does; else it only asks, and nothing changes. REPORT is its report on itself, display only, '' for nothing new.
+-- LIVES: it does; else it only asks, and nothing changes. REPORT is its report on itself, display only.
 --
 -- returns {seconds, microseconds, beat...}   the server's time as two texts; then each beat alive
 
@@ -21,9 +21,7 @@ if LIVES then
   redis.call('PEXPIRE', BEATS, BEAT_TTL) -- first what needs no memory: a full server takes no beat for gone
   redis.call('ZADD', BEATS, now, BEAT)
   redis.call('PEXPIRE', BEATS, BEAT_TTL)
-  if REPORT ~= '' then
-    redis.pcall('HSET', REPORTS, BEAT, REPORT)
-    redis.call('PEXPIRE', REPORTS, BEAT_TTL)
-  end
+  redis.pcall('HSET', REPORTS, BEAT, REPORT)
+  redis.call('PEXPIRE', REPORTS, BEAT_TTL)
 end
 return {TIME[1], TIME[2], unpack(redis.call('ZRANGEBYSCORE', BEATS, '(' .. gone, '+inf'))}
