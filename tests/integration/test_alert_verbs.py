@@ -168,7 +168,8 @@ def test_windows_that_are_passed_over_are_told_each(stage: Stage) -> None:
 
 
 def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
-    """A window that is done begins the row anew; a person's order, and what says nothing of the task, don't count."""
+    """A window that is done begins the row anew; orders, foreign texts, what says nothing of the task don't count."""
+    stage.raw.hset(stage.entry_key, "streak", "foreign")
     for number, outcome in enumerate(["failed", "done", "failed", "revoked"], 1):
         stage.claim_nth(number)
         stage.execute("A", outcome)
