@@ -1526,6 +1526,13 @@ def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
     assert account.accounted == count_starts(EVERY_MINUTE, account.since, account.cursor)
 
 
+def test_a_lease_is_kept_whatever_the_entry_holds(stage: Stage) -> None:
+    """While it lasts nothing else is read."""
+    stage.reach("running")
+    stage.raw.hset(stage.entry_key, "fence", "foreign")
+    assert stage.renew("A") == r.Renewed()
+
+
 def test_owners_may_have_odd_names(stage: Stage) -> None:
     """An owner's colons, braces and digits don't confuse the run key."""
     for number, owner in enumerate(("w@h:1:2", "run:x:9", "done:", "{1}", "wait:3:x")):
