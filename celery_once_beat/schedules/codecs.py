@@ -140,7 +140,10 @@ def _codec_of(when: object) -> _Codec:
 def read_schedule(fields: object) -> BaseSchedule:
     """Return the schedule that :func:`write_schedule` has written; raises ValueError, or NewerVersionError."""
     expect("schedule", fields, isinstance(fields, dict), "an object with a type")
-    return _made(json.dumps(fields, sort_keys=True))
+    return _made(_write_sorted(fields))
+
+
+_write_sorted = json.JSONEncoder(sort_keys=True).encode
 
 
 @lru_cache(maxsize=4096)  # many definitions have the same

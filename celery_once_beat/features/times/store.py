@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.store import EntryAccount
@@ -31,13 +32,18 @@ def read_times(account: EntryAccount) -> Mapping[str, Histogram] | StoreDataErro
     ``late``: from the start to the begin of the last execution; ``queued``: from the claim to the only begin; ``ran``:
     from the last begin to the end.
     """
-    text = account.times
+    times = _read(account.times)
+    return times or StoreDataError(
+        f"the key {account.key!r} has no histograms in its field 'times': found {account.times!r:.40}, expected three "
+        f"sums and counters like 'l50:3'; with HDEL {account.key} times they begin anew"
+    )
+
+
+@lru_cache(maxsize=64)  # of many entries no window has ended
+def _read(text: str) -> dict[str, Histogram]:
+    times: dict[str, Histogram] = {}
     if not re.fullmatch(r"(\d{1,15} ){2}\d{1,15}( [lqr](inf|\d{1,9}):\d{1,15})*", text, re.ASCII):
-        return StoreDataError(
-            f"the key {account.key!r} has no histograms in its field 'times': found {text!r:.40}, expected three sums "
-            f"and counters like 'l50:3'; with HDEL {account.key} times they begin anew"
-        )
-    times = {}
+        return times
     for letter, name, sum_ in zip("lqr", ("late", "queued", "ran"), text.split(" "), strict=False):
         found = re.findall(rf" {letter}(\w+):(\d+)", text)
         times[name] = Histogram({float(bound): whole(number) for bound, number in found}, whole(sum_))
