@@ -105,9 +105,9 @@ def sent_twice(*, slow: bool) -> Books:
     return books
 
 
-def copied(*, lost: bool) -> Books:
+def copied(*, lost: bool, by: str = "beat1-1") -> Books:
     """A window's message is sent again after 20 s: the first one waits in the queue, or was lost with its broker."""
-    books = Books().execute(100, 121, 122).record(100, 122).send(100, (100, "beat1-1"), (120, "beat1-1"))
+    books = Books().execute(100, 121, 122).record(100, 122).send(100, (100, "beat1-1"), (120, by))
     if lost:
         books.fault("away", 99, target="broker", until=103)
     books.waited.append(Wait(99, 121, QUEUE))
@@ -158,6 +158,11 @@ def test_a_rule_of_the_books(rule: str) -> None:
     """A history that keeps it is clean, one that breaks it is found."""
     assert OWN[rule](True).judged()[0] == set()
     assert rule in OWN[rule](False).judged()[0]
+
+
+def test_a_parent_that_was_held_up_sends_its_child_too() -> None:
+    """By then a beat has sent it; the worker refuses the copy."""
+    assert copied(lost=False, by="worker1-1").judged()[0] == set()
 
 
 def given_up(*, ordered: bool) -> Books:
