@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +80,16 @@ class Making:
         name = str.__str__(name)  # a subclass, an enum say, may write itself otherwise
         task: Any = self._tasks.get(source.task)
         closes_windows = getattr(task, "once_closes_windows", False)
-        if closes_windows:
-            task.check_scheduled()
         options = source.options or {}
         timing = Timing.of(name, options, task, getattr(getattr(source, "app", None), "timezone", timezone.utc))
         is_cron = isinstance(source.schedule, (crontab, cron))
         once = options.get("once")
-        read = partial(EntryPolicy.of, name, once, task, self.settings, cron=is_cron)
+
+        def read() -> EntryPolicy:
+            if closes_windows:
+                task.check_scheduled()
+            return EntryPolicy.of(name, once, task, self.settings, cron=is_cron)
+
         policy = read() if self._alike is None else self._alike.policy(read, once, id(task), is_cron)
         tracked = policy.tracked
         if tracked is None:
