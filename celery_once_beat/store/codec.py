@@ -74,13 +74,13 @@ def epoch_ms(instant: datetime) -> int:
     return (instant - EPOCH) // _MS
 
 
-def read_load(reply: list[Any]) -> model.Loaded | model.Superseded:
+def read_load(reply: Any) -> model.Loaded | model.Superseded:
     if reply[0] == "superseded":
         return model.Superseded(reply[1], whole(reply[2]), *reply[3:])
-    cursor = parse_instant(reply[1])
+    _, cursor_text, loaded_at, news, since, pause = reply.split(" ", 5)
+    cursor = parse_instant(cursor_text)
     # Mostly the same, and beats keep both.
-    since = cursor if reply[5] == reply[1] else parse_instant(reply[5])
-    return model.Loaded(cursor, whole(reply[2]), reply[3], reply[4], since)
+    return model.Loaded(cursor, whole(loaded_at), news, pause, cursor if since == cursor_text else parse_instant(since))
 
 
 def read_pause(reply: list[Any]) -> model.Confirmed | model.Unknown:

@@ -46,8 +46,8 @@ def same(found: Any, expected: Any) -> None:
     ("read", "reply", "expected"),
     [
         (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
-        (codec.read_load, ["loaded", A, "12", "new", "{}", A], m.Loaded(AT, 12, "new", "{}", AT)),
-        (codec.read_load, ["loaded", B, "12", "same", "", A], m.Loaded(AT + HOUR, 12, "same", "", AT)),
+        (codec.read_load, f"loaded {A} 12 new {A} {{}}", m.Loaded(AT, 12, "new", "{}", AT)),
+        (codec.read_load, f"loaded {B} 12 same {A} ", m.Loaded(AT + HOUR, 12, "same", "", AT)),
         (SET.read, ["done", "3", A, "1", "{}", ""], Changed(3, AT, True, False)),
         (SET.read, ["done", "3", A], Changed(3, AT, False, False)),
         (SET.read, ["same", "3", A, "0", "{}", ""], Changed(3, AT, False, True)),

@@ -23,7 +23,7 @@ PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
     "Python": 20_048,
-    "Lua": 1_877,
+    "Lua": 1_875,
     "the largest module": 429,
     "tests": 45_680,
     "words of README": 900,

@@ -23,12 +23,9 @@ end
 if verdict ~= 'run' then
   return {'stale'}
 end
-local hold_for = DELAY + MARGIN
-if not open then
-  -- The run key alone decides, so it must outlive the wait for a worker too. From what is left of it beyond that a claim
-  -- knows when the retry is due.
-  hold_for = hold_for + RETENTION
-end
+-- Where it isn't open the run key alone decides, so it must outlive the wait for a worker too. From what is left of it beyond
+-- that a claim knows when the retry is due.
+local hold_for = DELAY + MARGIN + (open and 0 or RETENTION)
 redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))
 if open then

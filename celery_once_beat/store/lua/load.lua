@@ -25,7 +25,8 @@
 -- OPTIONS: '<name> <value> ...', see entry.lua. DEFINED describes the entry, display only, '' for nothing;
 -- see entries.lua.
 --
--- returns {'loaded', cursor, loaded_at, 'new' | 'same' | 'changed' | 'back', pause, since}   pause: its words; '': not paused
+-- returns 'loaded <cursor> <loaded_at> <new, same, changed or back> <since> <pause>'   pause: its words, '' where it isn't
+--                                 paused. One text, since it is read for each entry
 --         {'superseded', beat, loaded_at, fingerprint}   a living beat loaded another definition later, the one with this
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
 --                                 time, or another living beat may have another row by this name
@@ -43,8 +44,9 @@ local first = LOADED_AT == 0
 local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 local stored = before_load(cursor)
 local paused, mark = fields[5] == '1' or stored and stored.paused, stored and stored.mark
-local function words_of_pause()
-  return paused and (redis.call('HGET', ENTRY, 'paused_words') or '{}') or ''
+local function answer(news)
+  local words = paused and (redis.call('HGET', ENTRY, 'paused_words') or '{}') or ''
+  return table.concat({'loaded', cursor, int(loaded_at), news, since or cursor, words}, ' ')
 end
 if stored and not stored.in_force then
   if not stored.replaced_by or cursor and not was_set(fields[3] or '-') then
@@ -52,7 +54,7 @@ if stored and not stored.in_force then
   end
   if cursor then
     redis.call('PEXPIRE', ENTRY, TTL) -- a write, for WAIT to wait for
-    return {'loaded', cursor, int(loaded_at), 'same', words_of_pause(), since or cursor}
+    return answer('same')
   end
 end
 local counts_from = stored and stored.counts_from or COUNTS_FROM
@@ -146,4 +148,4 @@ if stored and paused then
   redis.call('HSET', ENTRY, 'paused', '1')
 end
 on_load()
-return {'loaded', cursor, int(loaded_at), news, words_of_pause(), since or cursor}
+return answer(news)
