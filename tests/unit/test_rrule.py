@@ -176,6 +176,7 @@ def test_a_rule_is_equal_by_its_value() -> None:
         ({"byhour": [True]}, "byhour: found [True]"),
         ({"byweekday": "2MO"}, "byweekday: found '2MO', expected weekdays, MO to SU"),
         ({"freq": "MONTHLY", "byweekday": "6MO"}, "expected weekdays, MO to SU or -5MO to 5SU"),
+        ({"freq": "YEARLY", "byweekday": "54MO"}, "expected weekdays, MO to SU or -53MO to 53SU"),
         ({"byweekday": [[1]]}, "byweekday: found [[1]]"),
         ({"wkst": [0, 1]}, "wkst: found [0, 1], expected one weekday"),
         ({"freq": "WEEKLY", "byweekno": 1}, "byweekno: found WEEKLY as freq, expected YEARLY"),

@@ -14,6 +14,7 @@ from celery.schedules import crontab
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from celery_once_beat.rules import is_polled
 from celery_once_beat.windows import next_start, starts_after
 
 UTC = timezone.utc
@@ -232,3 +233,4 @@ def test_a_tz_aware_crontab_is_a_crontab_in_its_own_zone() -> None:
     schedule = TzAwareCrontab(30, 2, tz=ZoneInfo("Europe/Berlin"), app=app_in("Asia/Tokyo"))
     days = list(starts_after(schedule, at("2026-03-28T12:00"), at("2026-03-30T12:00")))
     assert days == [at("2026-03-29T01:00"), at("2026-03-30T00:30")]
+    assert not is_polled(schedule)
