@@ -193,6 +193,16 @@ def test_failures_in_a_row_pause_the_entry(stage: Stage) -> None:
     assert not stage.store.account(ENTRY).paused, "resumed: the row begins anew"
 
 
+def test_of_many_failures_in_a_row_the_last_ten_are_named(stage: Stage) -> None:
+    """With how many there were."""
+    stage.load(**{**ALL, "pause_after_failures": 12})
+    for number in range(1, 13):
+        stage.claim_nth(number)
+        stage.execute("A", "failed")
+    named = ", ".join(f"2026-01-01T00:{minute:02}:00Z" for minute in range(3, 13))
+    assert stage.store.account(ENTRY).paused_for == f"12 windows in a row failed: ... {named}"
+
+
 def test_a_body_that_returned_pauses_nothing(stage: Stage) -> None:
     """What fails after it, a result that can't be stored for example, is told, and is no failure in a row."""
     for number in (1, 2, 3):
