@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from celery_once_beat.errors import RecordError
 
-from .statements import TABLE, Answer, Statements, Transaction, lacks_table, no_table
+from .statements import TABLE, Answer, Statements, Transaction, lacks_table, no_table, statements_for
 
 
 def transaction_of(using: str) -> Transaction:
@@ -23,7 +22,7 @@ def transaction_of(using: str) -> Transaction:
             f"record(using={using!r}): found no database of Django ({exc}); with SQLAlchemy give the Session or "
             "Connection"
         ) from exc
-    statements = _statements_for(connection.vendor)
+    statements = statements_for(connection.vendor, TABLE, "%({})s".format)
     # As Django's durable=True: the atomic() that a TestCase has around a test isn't the caller's.
     if all(block._from_testcase for block in connection.atomic_blocks):  # noqa: SLF001  # as Django does
         raise RecordError(
@@ -31,12 +30,6 @@ def transaction_of(using: str) -> Transaction:
             f"'with transaction.atomic({'' if using == 'default' else repr(using)}):'"
         )
     return _Transaction(connection, statements)
-
-
-@lru_cache(maxsize=16)
-def _statements_for(vendor: str) -> Statements:
-    """Return the SQL for Django's name of a database; raises RecordError for one that isn't supported."""
-    return Statements(vendor, TABLE, "%({})s".format)
 
 
 class _Transaction(Transaction):

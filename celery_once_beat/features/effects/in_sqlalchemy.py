@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any, NoReturn
 
 from sqlalchemy import create_engine, text
@@ -16,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 from celery_once_beat.errors import DatabaseUnavailableError, RecordError, SettingError
 
 from .prune import prune
-from .statements import TABLE, Answer, Statements, Transaction, lacks_table, no_table
+from .statements import TABLE, Answer, Statements, Transaction, lacks_table, no_table, statements_for
 
 
 def transaction_of(database: object, schema: str | None) -> Transaction:
@@ -27,7 +26,7 @@ def transaction_of(database: object, schema: str | None) -> Transaction:
         _refuse(database)
     dialect: Any = connection.dialect
     table = f"{dialect.identifier_preparer.quote(schema)}.{TABLE}" if schema else TABLE
-    statements = _statements(dialect.name, table)
+    statements = statements_for(dialect.name, table, ":{}".format)
     if not connection.in_transaction():
         if not hasattr(connection, "commit"):  # SQLAlchemy 1.4's, which commits each statement
             raise _outside("a Connection without a transaction")
@@ -70,11 +69,6 @@ def prune_with(engine: Engine, older_than: timedelta, schema: str | None = None)
             yield transaction_of(connection, schema)
 
     return sum(prune(open_transaction, older_than))
-
-
-@lru_cache(maxsize=16)
-def _statements(database: str, table: str) -> Statements:
-    return Statements(database, table, ":{}".format)
 
 
 class _Transaction(Transaction):

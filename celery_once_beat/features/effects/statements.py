@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import RecordError
@@ -74,6 +75,10 @@ class Statements:
         older = f"FROM {table} WHERE recorded_at <= "
         self.batch_end = f"SELECT recorded_at {older}{mark('limit')} ORDER BY recorded_at LIMIT 1 OFFSET {BATCH - 1}"
         self.delete = f"DELETE {older}{mark('until')}"
+
+
+#: Each database's is made once.
+statements_for = lru_cache(maxsize=16)(Statements)
 
 
 class Transaction(ABC):
