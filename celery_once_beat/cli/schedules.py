@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from celery_once_beat.client import Edit, Schedule, apply, compare, read_file, write_file
-from celery_once_beat.errors import OnceError, SettingError
+from celery_once_beat.errors import OnceError
 from celery_once_beat.schedules import Definition, cron, describe, every, read_schedule
 from celery_once_beat.status import as_json
 from celery_once_beat.wording import did_you_mean, read_span, shown
@@ -258,22 +258,16 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
     if len(said) != 1:
         fail("say when: one of --every, --cron, --at and --schedule")
     ((key, text),) = said.items()
-    if key == "at":
-        return project.instant(text, "--at")
-    if key == "every":
-        try:
-            return read_span(text) or every(text)
-        except SettingError as exc:
-            fail(f"--{exc}")
-    if key == "other":
-        try:
-            return read_schedule(text)
-        except ValueError as exc:
-            fail(f"--schedule: {exc}")
+    readers: dict[str, Callable[[Any], Any]] = {
+        "every": lambda text: read_span(text) or every(text),
+        "cron": cron,
+        "at": lambda text: project.instant(text, "--at"),
+        "other": read_schedule,
+    }
     try:
-        return cron(text)
-    except SettingError as exc:
-        fail(f"--{exc}")
+        return readers[key](text)
+    except ValueError as exc:
+        fail(f"--schedule: {exc}" if key == "other" else f"--{exc}")
 
 
 @schedules.command()
