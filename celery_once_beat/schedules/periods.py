@@ -91,16 +91,15 @@ class Period:
 
     def fields(self) -> dict[str, Any]:
         """Return what makes it, as JSON has it."""
-        found: dict[str, Any] = {"start": self.start.isoformat()}
-        if self.end is not None:
-            found["end"] = self.end.isoformat()
-        if self.name:
-            found["name"] = self.name
-        if self.rule:
-            found["rule"] = self.rule
-        if self.without:
-            found["without"] = [each.isoformat() for each in self.without]
-        return found if self.tz is None else {**found, "tz": zone_name(self.tz)}
+        found = {
+            "start": self.start.isoformat(),
+            "end": self.end and self.end.isoformat(),
+            "name": self.name,
+            "rule": self.rule,
+            "without": [each.isoformat() for each in self.without],
+            "tz": self.tz and zone_name(self.tz),
+        }
+        return {name: value for name, value in found.items() if value}
 
     def __repr__(self) -> str:
         """Return the text that makes it again."""
