@@ -147,7 +147,7 @@ _NOTED = re.compile(rb"once-mutants (\S+)")
 
 def _marks(path: Path, name: str, is_piece: bool) -> tuple[str, dict[int, int]]:
     """The file with a note for the server's log at the start of each block; for each line the last note on its way."""
-    made, last, at, before = ["-- include: note_here"], {}, [], ""
+    made, last, at, before, of_statement = ["-- include: note_here"], {}, [], "", 0
     for number, line in enumerate(path.read_text().splitlines(), 1):
         code = re.sub(r"\s*--.*", "", line)
         indent = len(code) - len(code.lstrip())
@@ -155,9 +155,11 @@ def _marks(path: Path, name: str, is_piece: bool) -> tuple[str, dict[int, int]]:
             made.append(" " * indent + f"note_here('{name}:{number}')")
             at.append((number, indent))
         made.append(line)
-        before = code or before
         if code:
-            last[number] = next((mark for mark, depth in reversed(at) if depth <= indent), 0)
+            goes_on = before.endswith((",", "(", "{", "=")) or code.split()[0] in ("and", "or", "..")
+            of_statement = of_statement if goes_on else indent
+            last[number] = next((mark for mark, depth in reversed(at) if depth <= of_statement), 0)
+            before = code
     return "\n".join(made) + "\n", last
 
 
