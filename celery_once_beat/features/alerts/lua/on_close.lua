@@ -39,7 +39,6 @@ local function count_failure(outcome)
     redis.call('HSET', ENTRY, 'streak', int(number) .. starts)
     return
   end
-  redis.call('HDEL', ENTRY, 'streak')
   local note = string.format('%.0f windows in a row failed:%s%s', number, number > MOST_NAMED and ' ...' or '',
     string.gsub(starts, ' (%S-)%.?0*Z', ' %1Z,'):sub(1, -2))
   write_paused(ENTRY, true, '{"by": "pause_after_failures", "note": "' .. note .. '"}')
