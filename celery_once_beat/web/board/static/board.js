@@ -366,7 +366,7 @@ function changeRows(rows, order) {
 
 function changePage(news) {
   document.title = document.title.replace(/^(\(\d+\) )?/, news.worries ? `(${news.worries}) ` : "");
-  ahead = news.now - Date.now() / 1000;
+  if (!news.stale) ahead = news.now - Date.now() / 1000; // else it is when the page was true
   for (const [id, html] of Object.entries(news.parts)) fill($(id), html);
   if (!changeRows(news.rows, news.order)) readAnew();
   sayHowLong();
@@ -390,7 +390,7 @@ function dress() {
   own.search = new URLSearchParams([...new URL(own.href).searchParams, ["zone", zone]]);
   own.textContent = `${zone}, yours`;
   own.parentNode.hidden = false;
-  ahead = Number($("board").dataset.now) - Date.now() / 1000;
+  if (!("stale" in $("board").dataset)) ahead = Number($("board").dataset.now) - Date.now() / 1000;
   sayHowLong();
   connection(live);
 }
