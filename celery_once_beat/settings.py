@@ -41,6 +41,8 @@ PREFIX = "once_beat_"
 BEAT_TTL = 15.0
 #: Seconds after which a worker counts as gone; it reports every ``WORKER_REPORTS`` seconds.
 WORKER_TTL, WORKER_REPORTS = 30.0, 10.0
+#: For so many seconds it is shown that the store lost its data.
+LOSS_SHOWN = 3 * 86_400
 #: Where the heartbeat file's path is if no setting says it: it is the machine's, and the app runs on several.
 _HEARTBEAT_FILE = "ONCE_BEAT_HEARTBEAT_FILE"
 _AMQP_SCHEMES = ("amqp", "amqps", "pyamqp", "librabbitmq")

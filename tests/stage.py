@@ -32,6 +32,8 @@ ENTRY = "nightly"
 MARK = "fingerprint-1"
 #: The queue of all messages.
 QUEUE = "by night"
+#: Who has them reserved.
+HOLDER = "celery@a:0:1"
 
 # Seconds, each of another size, so that a deadline says where it comes from.
 CLAIM = 5.0
@@ -134,8 +136,8 @@ class Stage:
             self.fences[owner] = reply.fence
         return reply
 
-    def receive(self, retry: int = 0) -> Any:
-        return receive_many(self.store, [(self.window, retry, LEASE)])[0]
+    def receive(self, retry: int = 0, holder: str = HOLDER) -> Any:
+        return receive_many(self.store, [(self.window, retry, LEASE, holder)])[0]
 
     def renew(self, owner: str = "A") -> Any:
         return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]

@@ -9,7 +9,7 @@ If the process dies, or sleeps for an hour:
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -95,9 +95,9 @@ class Claiming:
         self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
-        #: How many entries the store lost the last time; 0: none. And when that was found (``clock.steady``).
-        self.lost, self.lost_at = 0, 0.0
-        self._knows_of_losses = False
+        #: Entries that the store lost, which is yet to be noted there; and when the last were (``clock.steady``).
+        self._lost: list[str] = []
+        self._lost_at = -_LOSING
         #: The cursors that are so far ahead.
         self._ahead: dict[str, datetime] = {}
 
@@ -122,29 +122,29 @@ class Claiming:
         """
         away: StoreUnavailableError | None = None
         until = steady() + _LOADING
-        if not self._knows_of_losses:  # what the beats before it saw is to be seen for a day
-            self.lost, ago = self._store.last_loss([*alive])
-            self.lost_at, self._knows_of_losses = steady() - ago, True
         self._unload()
         self.reload_superseded(alive)
-        lost: list[str] = []
         for chunk in self._load_requests(self._to_load(), until):
             entries, requests = zip(*chunk, strict=True)
             for entry, reply in zip(entries, self._store.load_many(requests), strict=True):
                 if entry.progress.loaded_at and isinstance(reply, Loaded) and reply.news == "new":
-                    lost.append(entry.name)
+                    self._lost.append(entry.name)
                 away = self._answered(entry, reply) or away
-        if lost:
-            self._log_lost(lost)
+        if self._lost:
+            self._note_lost()
         self._log_cursors_ahead()
         if away is not None:
             raise away
 
-    def _log_lost(self, names: Sequence[str]) -> None:
-        """Say that the store has lost entries which this beat had loaded: once, though it loads them bit by bit."""
-        new = not self.lost or steady() - self.lost_at > _LOSING
-        self.lost, self.lost_at = len(names) + (0 if new else self.lost), steady()
-        if new:
+    def _note_lost(self) -> None:
+        """Say that the store has lost entries which this beat had loaded: once, though it loads them bit by bit.
+
+        Raises StoreUnavailableError; then the next call says it.
+        """
+        self._store.note_loss(len(self._lost), self._clock.now())
+        names, self._lost = self._lost, []
+        before, self._lost_at = self._lost_at, steady()
+        if self._lost_at - before > _LOSING:
             text = (
                 "once: Redis has lost its data, or evicts keys: it doesn't know %s any more, which this beat had "
                 "loaded. They continue from where this beat knew them, and paused where it knew of that. What was "

@@ -313,8 +313,6 @@ class OnceSchedulerMixin(Publishing):
             limits={name: str(slots) for name, slots in self.store.settings.limits.items()},
             broker=broker if self.broker_outage.lasts else "",
             broker_for=self.broker_outage.seconds,
-            lost=self._claiming.lost,
-            lost_for=steady() - self._claiming.lost_at if self._claiming.lost else 0.0,
         )
 
     def _claim_due(self) -> float:

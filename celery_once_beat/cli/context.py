@@ -21,7 +21,7 @@ from celery_once_beat.lookup import Lookup, Overview
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
 from celery_once_beat.store import Store
-from celery_once_beat.wording import did_you_mean, number_of, printable, read_time
+from celery_once_beat.wording import did_you_mean, printable, read_time
 from celery_once_beat.worker import check_tasks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,18 +78,17 @@ class Project:
         """Look at all entries: those of the schedule, and those that beats have loaded."""
         return take_snapshot(self.lookup, self.schedule)
 
-    def messages(self, queue: str) -> str:
-        """Say how many messages a queue has, by the broker; '' if that isn't known."""
+    def messages(self, queue: str) -> int | None:
+        """Return how many messages a queue has, by the broker; None if that isn't known."""
         try:
             with self.app.connection_for_read(transport_options={"socket_timeout": 4.0}) as connection:
                 connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
                 try:
-                    number = connection.default_channel.queue_declare(queue, passive=True).message_count
+                    return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
                 except connection.channel_errors:
-                    number = 0  # there is no such queue: over Redis it is empty
-                return f"; it has {number_of(number, 'message')}, the broker says"
+                    return 0  # there is no such queue: over Redis it is empty
         except Exception:  # noqa: BLE001  # every transport has errors of its own
-            return ""
+            return None
 
     def read_again(self) -> None:
         """Have the schedule read once more when it is asked for next: a database's may have changed."""

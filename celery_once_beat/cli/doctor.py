@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import socket
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.wording import did_you_mean, number_of, shown, some
 
 from .context import Project, json_option, pass_project
-from .output import plain, print_json
+from .output import in_zone, plain, print_json
 
 #: Names in one line.
 _NAMED = 10
@@ -44,17 +45,14 @@ def doctor(project: Project, *, json_: bool) -> None:
     else:
         for finding in findings:
             mark = click.style(f"{finding.verdict:<4}", fg=_COLOURS[finding.verdict])
-            click.echo(f"{mark}  {finding.check}: {plain(finding.found)}")
+            click.echo(f"{mark}  {finding.check}: {plain(in_zone(finding.found, project.zone))}")
             if finding.advice:
                 click.echo(f"      → {finding.advice}")
         click.echo()
         worries = sum(bool(entry.attention) for entry in report.entries)
-        if bad:
-            click.echo(f"{number_of(len(bad), 'thing')} to set.")
-        elif worries:
-            click.echo(f"Set up right; {number_of(worries, 'entry needs', 'entries need')} attention: see status.")
-        else:
-            click.echo("Set up right, and all is well.")
+        needs = f"; {number_of(worries, 'entry needs', 'entries need')} attention: see status" if worries else ""
+        set_up = f"{number_of(len(bad), 'thing')} to set" if bad else "Set up right"
+        click.echo(f"{set_up}{needs or ('' if bad else ', and all is well')}.")
     if bad:
         sys.exit(1)
 
@@ -181,9 +179,13 @@ def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
 
 def _workers(project: Project, report: Report) -> Iterator[Finding]:
     for queue in report.stuck_queues:
-        found = f"{queue.why}; {number_of(queue.stuck, 'window waits', 'windows wait')}{project.messages(queue.queue)}"
-        advice = "" if queue.workers else f"start a worker with -Q {plain(queue.queue)}"
-        yield Finding("workers", "note" if queue.workers else "warn", found, advice)
+        found = f"{queue.why}; {number_of(queue.stuck, 'window waits', 'windows wait')}"
+        messages, name = project.messages(queue.queue), plain(shlex.quote(queue.queue))
+        if messages is not None:
+            found += f"; it has {number_of(messages, 'message')}, the broker says"
+        steps = [] if queue.workers else [f"start a worker with -Q {name}"]
+        steps += [f"celery once republish --queue {name}"] if messages == 0 else []
+        yield Finding("workers", "note" if queue.workers else "warn", found, ", then ".join(steps))
     if any(not queue.workers for queue in report.stuck_queues):
         return
     living = [plain(worker.worker) for worker in report.workers if worker.lives]

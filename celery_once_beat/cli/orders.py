@@ -15,7 +15,7 @@ from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
 
 from .context import Project, entry_argument, fail, json_option, pass_project, words_options, yes_option
-from .output import local, plain, print_json, print_table, printing_json
+from .output import in_zone, local, plain, print_json, print_table, printing_json
 
 #: What the log says of an order: the column, and the field.
 _LOG = {"ORDER": "what", "ENTRY": "entry", "WINDOWS": "about", "BY": "by", "NOTE": "note"}
@@ -255,7 +255,7 @@ def orders(project: Project, *, json_: bool) -> None:
         lines = [
             [
                 local(each.at.replace(microsecond=0), zone),
-                *(plain(getattr(each.order, field) or None) for field in _LOG.values()),
+                *(plain(in_zone(getattr(each.order, field), zone) or None) for field in _LOG.values()),
             ]
             for each in found
         ]

@@ -11,7 +11,7 @@ from celery_once_beat.status import BeatStatus, as_json, deadline_of, late_last,
 from celery_once_beat.windows import format_instant
 
 from .context import Project, fail
-from .output import plain, print_json
+from .output import in_zone, plain, print_json
 
 
 def ask_redis(project: Project, beat: str | None, *, json_: bool) -> None:
@@ -53,7 +53,7 @@ def ask_of_entries(project: Project, *, json_: bool) -> None:
         print_json({"entries": len(judged), "late": as_json(late)})
     elif late:
         lines = [f"{plain(each.entry)}: {format_instant(each.start)} is late: {plain(each.why)}" for each in late]
-        click.echo("\n".join(lines))
+        click.echo(in_zone("\n".join(lines), project.zone))
     else:
         click.echo(f"entries with a deadline: {len(judged)}, late: none")
     if late:

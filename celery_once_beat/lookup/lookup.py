@@ -16,6 +16,7 @@ from typing import Any
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of
 from celery_once_beat.store.account import read_account
+from celery_once_beat.store.model import Loss
 from celery_once_beat.windows import WindowKey, format_instant
 
 from .reading import read_report
@@ -47,7 +48,7 @@ class Lookup:
         With ``and_loaded`` at all entries that beats have loaded, too, and at the workers. ``before`` is what the last
         look of this kind found: only what has changed since is read again.
         """
-        now, latency, beats = self.beats()
+        now, latency, beats, lost = self.beats()
         loaded = self._loaded(before) if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
         overdue, trouble = self._overdue(now)
@@ -65,7 +66,7 @@ class Lookup:
                 loaded = before.loaded = scan_loaded(self._store)
             seen = before.keep(names, digests, read)
         memory = codec.read_fullness(self._store.server()[0])
-        return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable), memory)
+        return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable), memory, lost)
 
     def entries(
         self,
@@ -117,12 +118,11 @@ class Lookup:
 
     # -- beats ------------------------------------------------------------------------------------------------
 
-    def beats(self) -> tuple[datetime, float, list[BeatSeen]]:
-        """Return the server's time, the seconds of a round trip, and the beats that live."""
+    def beats(self) -> tuple[datetime, float, list[BeatSeen], Loss | None]:
+        """Return the server's time, the seconds of a round trip, the beats that live, and what the store has lost."""
         keys = self._keys.of_beats
-        scores, reports = self._trip.read(
-            [("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), ("HGETALL", keys["reports"])]
-        )
+        hashes = [("HGETALL", keys["reports"]), ("HGETALL", keys["lost"])]
+        scores, reports, lost = self._trip.read([("ZRANGE", keys["beats"], 0, -1, "WITHSCORES"), *hashes])
         sent = time.monotonic()
         heartbeat = self._store.snapshot()
         latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
@@ -135,7 +135,7 @@ class Lookup:
         for name in sorted(heartbeat.beats):
             since, text = max(now_ms - heard.get(name, now_ms), 0.0) / 1000, texts.get(name)
             beats.append(BeatSeen(name, since, read_report(text), read_app(text)))
-        return heartbeat.now, latency, beats
+        return heartbeat.now, latency, beats, codec.read_loss(lost)
 
     def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:
         """Return the last report of each worker, and what can't be read."""

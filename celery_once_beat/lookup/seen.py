@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from celery_once_beat.store import BeatReport, EntryAccount, OpenWindow, WorkerSeen
+from celery_once_beat.store import BeatReport, EntryAccount, Loss, OpenWindow, WorkerSeen
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ class Overview:
     unreadable: tuple[str, ...] = ()
     #: The share of its maxmemory that the server has used; 0 where it has none, or doesn't say.
     memory: float = 0.0
+    #: What the store has lost of late.
+    lost: Loss | None = None
 
 
 def each_window(seen: EntrySeen) -> list[WindowSeen]:

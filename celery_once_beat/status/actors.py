@@ -38,9 +38,6 @@ class BeatStatus:
     #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
     broker: str = ""
     broker_for: float = 0.0
-    #: How many of its loaded entries the store lost the last time; 0: none. And how many seconds ago.
-    lost: int = 0
-    lost_for: float = 0.0
     #: Entries that it leaves out, each with why, not escaped; a few.
     left_out: Mapping[str, str] = field(default_factory=dict)
     #: Its limits, each with its slots.
@@ -84,11 +81,31 @@ class WorkerStatus:
 
     #: Entries whose windows hang there.
     hung: tuple[str, ...] = ()
+    #: Windows whose messages wait there, and for how many seconds the first of them has.
+    reserved: int = 0
+    waited: int = 0
+    #: Tasks that it executes, as it reported with these; None: it didn't, or a rate limit holds them back.
+    executes: int | None = None
+    #: Of its windows those that hang, or don't renew their leases.
+    lost: int = 0
 
     @property
     def lives(self) -> bool:
         """Whether it reported lately; one that never reports lives while it runs a window."""
-        return self.running > 0 if self.heard is None else self.heard < WORKER_TTL
+        return self.running + self.reserved > 0 if self.heard is None else self.heard < WORKER_TTL
+
+    @property
+    def does(self) -> str:
+        """What it does, where messages wait in it."""
+        if self.executes is None:
+            return "holds it back by a rate limit"
+        tasks = number_of(self.executes, "task") if self.executes else "nothing"
+        return f"executes {tasks}" + (f", of which {some([*map(shown, self.hung)], 1)} hangs" if self.hung else "")
+
+    @property
+    def why(self) -> str:
+        """Why the messages that wait in it do."""
+        return f"reserved by {short(self.worker)}, which {self.does}"
 
 
 @dataclass(frozen=True, slots=True)

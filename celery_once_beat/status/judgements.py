@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 
 from celery_once_beat.lookup import EntrySeen, Past
+from celery_once_beat.settings import WORKER_TTL
 
 #: A run is hung if it takes longer than so many times the longest of those that are recorded, ...
 _TIMES_LONGER = 5
@@ -25,8 +26,6 @@ CLAIMED_WITHIN = timedelta(seconds=15)
 STUCK_AFTER = timedelta(seconds=60)
 #: The share of its maxmemory from which on a server is nearly full.
 NEARLY_FULL = 0.8
-#: For so many seconds it is shown that the store lost its data.
-LOST_SHOWN = 86_400.0
 #: So many skipped windows in a row are too many.
 _MOST_SKIPPED = 3
 #: A lease is renewed at each third of it; a worker is silent once it is so much later than that.
@@ -57,9 +56,8 @@ TICKS_FAIL = Judgement("ticks fail", STOPS_ALL, "a beat lives and does nothing, 
 BROKER_AWAY = Judgement(
     "broker away", STOPS_ALL, "a beat lives and claims nothing, since it can't use the broker", of_all=True
 )
-DATA_LOST = Judgement(
-    "data lost", 8, "within the last day Redis lost entries that a living beat had loaded", of_all=True
-)
+#: The days are ``settings.LOSS_SHOWN``.
+DATA_LOST = Judgement("data lost", 8, "within the last 3 days Redis lost entries that a beat had loaded", of_all=True)
 MEMORY = Judgement("memory", 8, "Redis has used 80 % of its maxmemory", of_all=True)
 LEFT_OUT = Judgement("left out", 8, "one of its options is wrong, so no beat runs it", setup=True)
 UNREADABLE = Judgement("unreadable", 7, "one of its keys in Redis can't be read", setup=True)
@@ -83,6 +81,13 @@ HUNG = Judgement(
     f"a window has run for more than {LEAST_HUNG.total_seconds():g} s, and {_TIMES_LONGER} times as long as the "
     f"longest done window of its entry's history. If fewer than {_LEAST_RUNS} are done: for longer than the "
     "entry's interval, taken as at least 1 h and at most 1 d",
+)
+WORKER_HANGS = Judgement(
+    "worker hangs",
+    6,
+    f"a worker with windows, or alone in its queue, hasn't reported for {WORKER_TTL:g} s; or windows have waited in it "
+    f"for {STUCK_AFTER.total_seconds():g} s while it executes nothing, or only what hangs",
+    of_all=True,
 )
 UNCONSUMED = Judgement(
     "no consumer",
@@ -118,8 +123,8 @@ PAUSED = Judgement("paused", 1, "somebody has paused it")
 #: All of them, the most urgent first.
 JUDGEMENTS = (
     NO_BEAT, BEHIND, TICKS_FAIL, BROKER_AWAY, DATA_LOST, MEMORY, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK,
-    STOPPED, HUNG, UNCONSUMED, HELD_UP, OVERDUE, LATE, STUCK, SILENT, SKIPPING, FAILED, NOT_LOADED, LOADED_OTHERWISE,
-    STRANGER, PAUSED,
+    STOPPED, HUNG, WORKER_HANGS, UNCONSUMED, HELD_UP, OVERDUE, LATE, STUCK, SILENT, SKIPPING, FAILED, NOT_LOADED,
+    LOADED_OTHERWISE, STRANGER, PAUSED,
 )  # fmt: skip
 
 

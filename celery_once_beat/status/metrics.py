@@ -136,6 +136,9 @@ class OnceCollector(Collector):
         yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
         if report.memory:
             yield _gauge("store_memory_ratio", "The share of its maxmemory that Redis has used.", report.memory)
+        if report.lost:
+            since = (report.now - report.lost.at).total_seconds()
+            yield _gauge("data_lost_age_seconds", "Since the store lost its data.", since)
         yield from _beats(report.beats)
         yield from _workers(report)
         yield _kinds(report.entries)
@@ -204,9 +207,6 @@ def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
     yield _gauge("beats_failing", "Beats that live and whose ticks fail: they claim and publish nothing.", failing)
     away = sum(bool(beat.broker) for beat in beats)
     yield _gauge("beats_without_broker", "Beats that live and can't use the broker: they claim nothing.", away)
-    lost = [beat.lost_for for beat in beats if beat.lost]
-    if lost:
-        yield _gauge("data_lost_age_seconds", "Since the store lost its data.", min(lost))
     lags = [beat.lag for beat in beats if beat.lag is not None]
     if lags:
         yield _gauge("lag_seconds", "How late the latest beat is with what is due.", max(lags))

@@ -16,7 +16,7 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import EntrySeen, Overview, Past, WindowSeen
-from celery_once_beat.store import OpenWindow
+from celery_once_beat.store import Loss, OpenWindow
 from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
@@ -74,6 +74,8 @@ class WindowStatus:
     done_by: datetime | None = None
     #: Of its task; '' where nobody asked for it.
     task_id: str = ""
+    #: The worker in which its message waits; '' where none has said so.
+    reserved_by: str = ""
 
     def past_deadline(self, now: datetime | None = None) -> float | None:
         """How many seconds after its deadline its execution ended; None: in time, or there is none.
@@ -112,6 +114,7 @@ class WindowStatus:
             done_by=seen.done_by,
             ordered=(ordered := known.claimed if known and by_order else None),
             task_id=task_id(prefix, entry, seen.start, ordered) if prefix else "",
+            reserved_by=still_open.holder.worker if still_open and still_open.holder else "",
         )
 
 
@@ -196,6 +199,8 @@ class Report:
     unreadable: tuple[str, ...] = ()
     #: The share of its maxmemory that Redis has used; 0 where it has none, or doesn't say.
     memory: float = 0.0
+    #: What Redis has lost of late.
+    lost: Loss | None = None
 
 
 def as_json(value: Any) -> Any:
@@ -248,7 +253,9 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     beats = tuple(BeatStatus.of(beat) for beat in overview.beats)
     workers = find_workers(overview, looks)
     prefix = schedule.entries.settings.key_prefix
-    scene = Scene(now, find_stuck_queues(looks, workers), cause_of(beats), prefix)
+    scene = Scene(
+        now, find_stuck_queues(looks, workers), {each.worker: each for each in workers}, cause_of(beats), prefix
+    )
     entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.
@@ -265,7 +272,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     behind = _behind(overview)
     troubles = tuple(
         Trouble(judgement.name, words, judgement.urgency == judgements.STOPS_ALL)
-        for judgement, words in troubles_of(overview, beats, behind)
+        for judgement, words in troubles_of(overview, beats, workers, behind)
     )
     return Report(
         now,
@@ -279,6 +286,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
         differs,
         overview.unreadable,
         round(overview.memory, 3),
+        overview.lost,
     )
 
 

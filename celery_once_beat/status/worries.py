@@ -14,18 +14,20 @@ from celery_once_beat.features.alerts.reasons import BY_FAILURES
 from celery_once_beat.identity import host_of
 from celery_once_beat.lookup import EntrySeen, Overview, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.store import EntryAccount
+from celery_once_beat.store import EntryAccount, OpenWindow
 from celery_once_beat.windows import format_instant
-from celery_once_beat.wording import age, printable, short, shown, span
+from celery_once_beat.wording import age, number_of, printable, short, shown, some, span
 
 from . import judgements
 from .actors import BeatStatus, StuckQueue, WorkerStatus, in_seconds
-from .judgements import Judgement
+from .judgements import STUCK_AFTER, Judgement
 from .lateness import LateWindow, late_now, unclaimed
 from .lineup import Listed
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)
+#: Workers that are named.
+_NAMED = 3
 #: A reason, and what is so, in words.
 Worry = tuple[Judgement, str]
 
@@ -34,6 +36,8 @@ class Judged(NamedTuple):
     """An entry, and those of its open windows that are judged."""
 
     listed: Listed
+    #: All that are open.
+    open: Sequence[WindowSeen]
     running: Sequence[WindowSeen]
     silent: Sequence[WindowSeen]
     hung: Sequence[WindowSeen]
@@ -44,15 +48,15 @@ class Judged(NamedTuple):
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> Judged:
         """Judge the windows of an entry."""
-        account, lease = listed.seen.account, listed.lease
-        windows = listed.seen.windows if account is not None and account.open else ()
+        lease = listed.lease
+        windows = [each for each in listed.seen.windows if each.open is not None]
         running = [window for window in windows if window.state == "running"]
         silent = [
             each for each in running if lease is not None and judgements.is_silent(_unheard(each, listed, now), lease)
         ]
         hung = [each for each in running if each not in silent and _is_hung(each, listed, now)]
-        stuck = [each for each in windows if each.state == "published" and _is_stuck(each, listed, now)]
-        return cls(listed, running, silent, hung, stuck, late_now(listed, now))
+        stuck = [each for each in windows if _waited(each, listed, now) > STUCK_AFTER]
+        return cls(listed, windows, running, silent, hung, stuck, late_now(listed, now))
 
 
 def _unheard(window: WindowSeen, listed: Listed, now: datetime) -> timedelta:
@@ -77,64 +81,75 @@ def _is_hung(window: WindowSeen, listed: Listed, now: datetime) -> bool:
     return judgements.is_hung(runs_for, longest, None if ends is None else ends - window.start)
 
 
-def _is_stuck(window: WindowSeen, listed: Listed, now: datetime) -> bool:
+def _waited(window: WindowSeen, listed: Listed, now: datetime) -> timedelta:
+    """Return for how long its message has waited for a worker, beyond its countdown; zero or less where it doesn't."""
     assert window.open is not None
-    if listed.entry is not None and listed.entry.timing.delay(now, window.open.claimed):
-        return False  # it isn't to run yet
-    return now - window.open.claimed > timedelta(seconds=listed.countdown) + judgements.STUCK_AFTER
+    if window.state == "waiting" and window.open.holder is not None:  # its last execution died
+        return timedelta(seconds=window.open.holder.waited)
+    if window.state != "published" or (listed.entry and listed.entry.timing.delay(now, window.open.claimed)):
+        return timedelta(0)
+    return now - window.open.claimed - timedelta(seconds=listed.countdown)
 
 
 class Scene(NamedTuple):
     """What an entry is judged by beside itself."""
 
     now: datetime
-    #: Queues with stuck windows.
+    #: Queues with stuck windows; and workers.
     queues: Mapping[str, StuckQueue]
+    workers: Mapping[str, WorkerStatus]
     #: What keeps all beats from claiming; '' where one claims.
     cause: str
     #: Of the keys.
     prefix: str
 
+    def place_of(self, window: WindowSeen) -> WorkerStatus | StuckQueue | None:
+        """Return where the message of a stuck window waits; None where that isn't known."""
+        assert window.open is not None
+        holder = window.open.holder
+        return self.workers[holder.worker] if holder else self.queues.get(window.open.queue or "")
+
     def is_consumed(self, window: WindowSeen) -> bool:
-        """Whether a worker consumes the queue of a stuck window, or that isn't known."""
-        queue = self.queues.get(window.open.queue or "") if window.open else None
-        return queue is None or bool(queue.workers)
+        """Whether a worker has reserved a stuck window, or consumes its queue; or that isn't known."""
+        place = self.place_of(window)
+        return not isinstance(place, StuckQueue) or bool(place.workers)
 
 
 def find_workers(overview: Overview, looks: Iterable[Judged]) -> tuple[WorkerStatus, ...]:
     """Return the workers, those that were heard of last first."""
-    running: Counter[str] = Counter()
-    hung: dict[str, list[str]] = {}
+    of: dict[str, list[tuple[Judged, WindowSeen, OpenWindow]]] = {name: [] for name in overview.workers}
     for look in looks:
-        for window in look.running:
-            if window.open and window.open.owner:
-                running[host_of(window.open.owner)] += 1
-                if window in look.hung:
-                    hung.setdefault(host_of(window.open.owner), []).append(look.listed.name)
+        for window in look.open:
+            assert window.open is not None
+            name = window.open.holder.worker if window.open.holder else host_of(window.open.owner)
+            if window.open.holder or window in look.running:
+                of.setdefault(name, []).append((look, window, window.open))
     workers = []
-    for name in running.keys() | overview.workers.keys():
+    for name, windows in of.items():
         seen = overview.workers.get(name)
+        hung = tuple(look.listed.name for look, window, _ in windows if window in look.hung)
+        died = sum(each.state == "held" and host_of(each.owner) == name for _, _, each in windows if each.holder)
+        lost = len(hung) + died + sum(window in look.silent for look, window, _ in windows)
+        holders = [opened.holder for _, _, opened in windows if opened.holder]
+        waited = max((each.waited for each in holders), default=0)
+        executes = max((each.executes for each in holders if each.executes is not None), default=None)
         heard = max(in_seconds(overview.now - seen.heard), 0.0) if seen else None
-        queues = tuple(sorted(seen.queues)) if seen else ()
-        workers.append(WorkerStatus(name, heard, running[name], queues, tuple(hung.get(name, ()))))
+        queues, runs = tuple(sorted(seen.queues)) if seen else (), len(windows) - len(holders)
+        workers.append(WorkerStatus(name, heard, runs, queues, hung, len(holders), waited, executes, lost))
     return tuple(sorted(workers, key=lambda each: (-1.0 if each.heard is None else each.heard, each.worker)))
 
 
 def find_stuck_queues(looks: Iterable[Judged], workers: Sequence[WorkerStatus]) -> dict[str, StuckQueue]:
     """Return the queues with stuck windows, by name."""
-    stuck = Counter(window.open.queue for look in looks for window in look.stuck if window.open and window.open.queue)
+    waits = (window.open for look in looks for window in look.stuck if window.open)
+    stuck = Counter(each.queue for each in waits if each.queue and not each.holder)
     found = {}
     for queue, number in stuck.items():
         consumers = [worker for worker in workers if queue in worker.queues]
         alive = [worker for worker in consumers if worker.lives]
-        found[queue] = StuckQueue(
-            queue,
-            number,
-            tuple(worker.worker for worker in alive),
-            sum(worker.running for worker in alive),
-            tuple(name for worker in alive for name in worker.hung),
-            next((worker.worker for worker in consumers), "") if not alive else "",
-        )
+        running, hung = sum(worker.running for worker in alive), tuple(name for each in alive for name in each.hung)
+        lost = next((worker.worker for worker in consumers), "") if not alive else ""
+        found[queue] = StuckQueue(queue, number, tuple(each.worker for each in alive), running, hung, lost)
     return found
 
 
@@ -147,26 +162,45 @@ def cause_of(beats: Sequence[BeatStatus]) -> str:
     return "the ticks of the beats fail" if any(beat.failing for beat in beats) else "beats can't use the broker"
 
 
-def troubles_of(overview: Overview, beats: Sequence[BeatStatus], behind: float) -> Iterator[Worry]:
+def _hangs(worker: WorkerStatus, now: datetime, consumed: set[str]) -> str:
+    """Say how a worker hangs; '' where it doesn't, or nothing depends on it."""
+    name, number = short(worker.worker), number_of(worker.reserved, "window")
+    if worker.lives or worker.heard is None:
+        if worker.executes is None or worker.executes > worker.lost or worker.waited <= STUCK_AFTER.total_seconds():
+            return ""
+        does = worker.does + (", and none renews its lease" if worker.executes and not worker.hung else "")
+        return f"{name} begins nothing, and has {number} reserved, one for {age(worker.waited)}; it {does}"
+    alone = [short(queue) for queue in worker.queues if queue not in consumed]
+    why = [f"it executes {number_of(worker.running, 'window')}"] if worker.running else []
+    why += [f"it has {number} reserved"] if worker.reserved else []
+    why += [f"no other worker consumes {some(alone, _NAMED)}"] if alone else []
+    since = format_instant((now - timedelta(seconds=worker.heard)).replace(microsecond=0))
+    return f"{name} hasn't reported since {since}, and didn't shut down: {', '.join(why)}" if why else ""
+
+
+def troubles_of(
+    overview: Overview, beats: Sequence[BeatStatus], workers: Sequence[WorkerStatus], behind: float
+) -> Iterator[Worry]:
     """Yield what concerns all entries."""
     if not beats:
-        yield (
-            judgements.NO_BEAT,
-            "no beat lives, so nothing is claimed: start one with -S once (Django's tables: -S once-django)",
-        )
+        how = "start one with -S once (Django's tables: -S once-django)"
+        yield judgements.NO_BEAT, f"no beat lives, so nothing is claimed: {how}"
     if behind:
         yield judgements.BEHIND, f"the server's clock is {span(behind)} behind the latest window: it went back"
     for beat in beats:
         if beat.trouble:
             judgement = judgements.TICKS_FAIL if beat.failing else judgements.BROKER_AWAY
             yield judgement, f"beat {short(beat.beat)} claims nothing: {beat.trouble}"
-    lost = max(beats, key=lambda beat: (bool(beat.lost), -beat.lost_for), default=None)
-    if lost is not None and lost.lost and lost.lost_for < judgements.LOST_SHOWN:
-        at = format_instant((overview.now - timedelta(seconds=lost.lost_for)).replace(microsecond=0))
-        words = f"Redis lost its data at {at}, or evicts keys: it didn't know {lost.lost} entries"
+    if overview.lost:
+        at, number = format_instant(overview.lost.at.replace(microsecond=0)), overview.lost.entries
+        words = f"Redis lost its data at {at}, or evicts keys: it didn't know {number} entries"
         yield judgements.DATA_LOST, f"{words}. What was open, pauses that no beat knew, and orders are gone"
     if overview.memory >= judgements.NEARLY_FULL:
         yield judgements.MEMORY, f"Redis has used {overview.memory:.0%} of its maxmemory; a full one loads no new entry"
+    consumed = {queue for worker in workers if worker.lives for queue in worker.queues}
+    hang = [words for words in (_hangs(worker, overview.now, consumed) for worker in workers) if words]
+    if hang:
+        yield judgements.WORKER_HANGS, some(hang, _NAMED)
 
 
 def attention_of(worries: Iterable[Worry]) -> dict[str, Any]:
@@ -262,12 +296,10 @@ def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
         first = look.late[0]
         yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"
     if look.stuck:
-        since = min(window.open.claimed for window in look.stuck if window.open)
-        words = f"{len(look.stuck)} published, and begun by no worker for {_age(now - since)}"
-        window = min(look.stuck, key=scene.is_consumed)
-        queue = scene.queues.get(window.open.queue or "") if window.open else None
-        judgement = judgements.STUCK if scene.is_consumed(window) else judgements.UNCONSUMED
-        yield judgement, words + (f"; {queue.why}" if queue else "")
+        waited = _age(max(_waited(each, listed, now) for each in look.stuck))
+        why = dict.fromkeys(place.why for place in map(scene.place_of, look.stuck) if place)
+        judgement = judgements.STUCK if all(map(scene.is_consumed, look.stuck)) else judgements.UNCONSUMED
+        yield judgement, "; ".join([f"{len(look.stuck)} published, and begun by no worker for {waited}", *why])
     if skipped:
         yield judgements.SKIPPING, f"the last {skipped} windows are skipped"
     if account is not None and account.discarded is not None:

@@ -6,7 +6,7 @@ what it writes, ``model`` has requests and replies as types, ``codec`` how that 
 
 from __future__ import annotations
 
-from .account import EntryAccount, OpenWindow
+from .account import EntryAccount, Holder, OpenWindow
 from .clients import check_client
 from .codec import read_app
 from .entries import RowSeen, find_rows, left_rows, loaded_as, loaders_of, read_many, scan_loaded
@@ -30,6 +30,7 @@ from .model import (
     Heartbeat,
     Loaded,
     LoadRequest,
+    Loss,
     Moved,
     Overdue,
     Paused,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from celery_once_beat.errors import OnceError, StoreDataError
@@ -74,6 +74,16 @@ class EntryAccount:
         return sum(self.counts.values()) + self.owed
 
 
+class Holder(NamedTuple):
+    """The worker in which a window's message waits, as it reported that last."""
+
+    worker: str
+    #: Tasks that it executes; None: a rate limit holds the message back.
+    executes: int | None
+    #: For how many seconds the message has waited there.
+    waited: int
+
+
 @dataclass(frozen=True)
 class OpenWindow:
     """A window that still owes its outcome. Instants are aware UTC."""
@@ -96,6 +106,8 @@ class OpenWindow:
     owner: str
     #: The queue that got its last message; None: none did, or that isn't known.
     queue: str | None = None
+    #: Who has that reserved; None: nobody has said so.
+    holder: Holder | None = None
 
     @property
     def waits(self) -> bool:
@@ -105,7 +117,8 @@ class OpenWindow:
     @property
     def given_back(self) -> bool:
         """Whether it is to run again: by a retry, or later; or its execution died, and a beat has taken it."""
-        return self.state in ("retry", "again", "again_due") or (self.begun is not None and self.taken)
+        died = self.begun is not None and bool(self.taken or self.holder)
+        return died or self.state in ("retry", "again", "again_due")
 
 
 def read_account(key: str, reply: Any) -> EntryAccount | OnceError | None:
@@ -168,6 +181,7 @@ def _read_discarded(text: str) -> tuple[str, datetime] | None:
 def _read_open(text: str) -> OpenWindow:
     """Read an open window's account; see ``lua/pieces/window.lua``."""
     attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat, queue = text.split(" ")
+    queue, _, held = queue.partition("@")
     if state not in STATES:
         raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
     return OpenWindow(
@@ -181,4 +195,11 @@ def _read_open(text: str) -> OpenWindow:
         beat=beat,
         owner="" if owner == "-" else owner,
         queue=None if queue == "-" else unquote(queue),
+        holder=_read_holder(held, fence) if held and taken != "1" and not state.startswith("waits_") else None,
     )
+
+
+def _read_holder(text: str, fence: str) -> Holder | None:
+    """Read who has the message reserved; None where the window has begun since. See ``receive.lua``."""
+    worker, executes, waited, before = text.split(":")
+    return Holder(worker, None if executes == "-" else whole(executes), whole(waited)) if before == fence else None

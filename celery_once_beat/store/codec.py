@@ -256,14 +256,13 @@ def read_app(text: str | None) -> str | None:
     return repr(name) + (f" ({apart!r})" if apart else "")
 
 
-def read_loss(text: str | None) -> tuple[int, float]:
-    """Read how many entries the store lost, as a beat reported it, and how many seconds ago; 0 for none."""
+def read_loss(reply: Any) -> model.Loss | None:
+    """Read what :meth:`Store.note_loss` wrote; None where there is none, or it can't be read."""
     try:
-        report = json.loads(text or "")
-        lost, ago = int(report["lost"]), float(report["lost_for"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return 0, 0.0
-    return (lost, ago) if 0 < lost < _MOST_NUMBER and 0 <= ago < _MOST_NUMBER else (0, 0.0)
+        found = as_mapping(reply)
+        return model.Loss(whole(found["entries"]), instant(found["at"]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def read_held(reply: Any) -> list[Any]:

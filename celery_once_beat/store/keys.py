@@ -42,6 +42,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 (``lua/consume.lua``); a day
     beats                       live beats → last seen, server ms, display only; BEAT_TTL
     {once:beats}:reports        live beats → the report of each, with its app, JSON, display only; BEAT_TTL
+    {once:beats}:lost           how many entries beats found lost, and when they last did, server ms, display only;
+                                three days
 
 Every key of coordination expires by itself. What people set at run time stays until they delete it
 (``features/runtime/lua/definition.lua``).
@@ -67,7 +69,7 @@ _OF_ENTRY = ("entry", "history", "refused", "failures")
 _OF_WINDOW = ("claim", "run")
 #: All others are strings.
 _NAMES = {
-    "hash": ("entry", "entries", "ends", "refused", "failures", "def", "reports"),
+    "hash": ("entry", "entries", "ends", "refused", "failures", "def", "reports", "lost"),
     "list": ("history", "changes"),
     "stream": ("alerts",),
     "zset": ("open", "late", "workers", "lines", "slots", "waiting", "defs", "gone", "orders", "beats"),
@@ -97,7 +99,7 @@ class Keys:
         #: The log of orders; and which queues workers consume.
         self.orders, self.workers = f"{prefix}orders", f"{prefix}workers"
         #: In one slot of a cluster.
-        self.of_beats = {"beats": beats, "reports": f"{prefix}{{{beats}}}:reports"}
+        self.of_beats = {"beats": beats, **{what: f"{prefix}{{{beats}}}:{what}" for what in ("reports", "lost")}}
 
     def of_entry(self, what: str, entry: str) -> str:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""

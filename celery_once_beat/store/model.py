@@ -332,13 +332,18 @@ class BeatReport:
     #: What its broker does, so that it claims nothing: "doesn't answer: …"; '' where all is well. And for how long.
     broker: str = ""
     broker_for: float = 0.0
-    #: How many of its loaded entries the store lost the last time; 0: none. And for how many seconds that is so.
-    lost: int = 0
-    lost_for: float = 0.0
     #: Entries that it leaves out, each with why; a few.
     left_out: Mapping[str, str] = field(default_factory=dict)
     #: Its limits, each with its slots.
     limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The store has lost so many entries that beats had loaded, the last at ``at``, aware UTC."""
+
+    entries: int
+    at: datetime
 
 
 class Swept(NamedTuple):

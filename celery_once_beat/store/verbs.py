@@ -6,14 +6,13 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.settings import BEAT_TTL, Settings
+from celery_once_beat.settings import BEAT_TTL, LOSS_SHOWN, Settings
 from celery_once_beat.windows import INSTANT_WIDTH, WindowKey, format_instant, task_id
 
 from . import codec, model, scripts
@@ -231,11 +230,11 @@ class Store:
             return dict.fromkeys(beats)
         return dict(zip(beats, map(codec.read_app, texts), strict=True))
 
-    def last_loss(self, beats: Sequence[str]) -> tuple[int, float]:
-        """Return how many entries the store lost when one of ``beats`` saw that last, and how many seconds ago."""
-        (texts,) = self.trip.read([("HMGET", self.keys.of_beats["reports"], *beats)]) if beats else ((),)
-        seen = [] if isinstance(texts, OnceError) else [codec.read_loss(text) for text in texts]
-        return min((loss for loss in seen if loss[0]), key=itemgetter(1), default=(0, 0.0))
+    def note_loss(self, entries: int, at: datetime) -> None:
+        """Note that the store was found at ``at`` (aware UTC) to have lost so many entries: people see it for days."""
+        key = self.keys.of_beats["lost"]
+        found = ("HSET", key, "at", codec.epoch_ms(at))
+        self.trip.read([("HINCRBY", key, "entries", entries), found, ("PEXPIRE", key, 1000 * LOSS_SHOWN)])
 
     def _heartbeat(self, beat: str, report: str = "", *, lives: bool = True) -> Request[model.Heartbeat]:
         return scripts.HEARTBEAT.request(self.keys.of_beats, beat=beat, lives=lives, report=report)

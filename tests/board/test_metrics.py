@@ -31,6 +31,7 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import BOUNDS, Histogram
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, StuckQueue, View, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, OnceCollector
+from celery_once_beat.store import Loss
 from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,10 +224,7 @@ TIMES = {
 
 def report(names: list[str], took: float | None = None) -> Report:
     lags = [(0.1, -3.0), (0.5, 1.0), (None, None)]
-    beats = [
-        BeatStatus(f"host:{n}:x", 0.1, lag, offset, 1, 0, "1", lost=1, lost_for=60.0)
-        for n, (lag, offset) in enumerate(lags)
-    ]
+    beats = [BeatStatus(f"host:{n}:x", 0.1, lag, offset, 1, 0, "1") for n, (lag, offset) in enumerate(lags)]
     entries = [
         EntryStatus(
             name, "scheduled", "t", "s", tracked=True, last=_last(n, took), next=HOUR + timedelta(hours=2), open=1,
@@ -237,7 +235,8 @@ def report(names: list[str], took: float | None = None) -> Report:
         for n, name in enumerate(names)
     ]  # fmt: skip
     workers, queues = (WorkerStatus("celery@a", 1.0, 0),), (StuckQueue("mail", 2),)
-    return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries), workers, queues, memory=0.5)
+    more = {"memory": 0.5, "lost": Loss(1, HOUR)}
+    return Report(HOUR + timedelta(hours=1), 0.0, 0.001, tuple(beats), tuple(entries), workers, queues, **more)
 
 
 def _last(n: int, took: float | None) -> WindowStatus:

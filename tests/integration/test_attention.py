@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +102,43 @@ def test_workers_are_known(system: System) -> None:
     workers[0].stop()
     (left,) = wait_until(lambda: len(found := system.status()["workers"]) == 1 and found, "one has left", 60)
     assert left["worker"].partition("@")[0] == workers[1].name
+
+
+def test_a_worker_that_is_frozen(system: System) -> None:
+    """Its pool, then all of it: status says first that it hangs, and doctor; and who has the window's message."""
+    system.settings = {"once_beat_start_timeout": 600.0}
+    system.entries = {"tick": {"task": WORK, **once_soon()}}
+    worker = system.worker(pool="prefork").wait_ready()
+    for pid in worker.children():
+        os.kill(pid, signal.SIGSTOP)
+    system.beat().wait_ready()
+    seen = wait_until(lambda: (found := system.status())["troubles"] and found, "its pool hangs", 150)
+    (trouble,), name = seen["troubles"], seen["workers"][0]["worker"]
+    assert trouble["reason"] == "worker hangs"
+    assert re.match(rf"{name} begins nothing, .* 1 window reserved, .*; it executes nothing$", trouble["words"])
+    assert f"; reserved by {name}, which executes nothing" in seen["attention"]
+    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
+    assert (window["state"], window["reserved_by"]) == ("published", name)
+    worker.signal(signal.SIGSTOP)
+    wait_until(lambda: "hasn't reported since" in str(system.status()["troubles"]), "it is silent", 60)
+    doctor = system.once("doctor", exit_code=1)
+    assert f"warn  worker hangs: {name} hasn't reported since " in doctor
+    assert re.search(r"things to set; 1 entry needs attention: see status\.$", doctor)
+    worker.kill()
+
+
+def test_a_queue_that_was_purged(server: RedisServer, system: System) -> None:
+    """The broker has no message of windows that wait in a queue with a worker: doctor says what to type."""
+    system.entries = {"tick": {"task": WORK, **once_soon()}}
+    beat = system.beat()
+    wait_until(system.waiting, "one is published", 60)
+    beat.stop()
+    system.purge()
+    system.worker().wait_ready()
+    server.set_clock_offset(AHEAD)
+    wait_until(lambda: system.status()["entry"]["stuck"], "it is stuck, and the worker has reported since", 60)
+    doctor = system.once("doctor", exit_code=1)
+    assert f"it has 0 messages, the broker says\n      → celery once republish --queue {system.queue}\n" in doctor
 
 
 def test_an_entry_that_cant_be_loaded_stops_no_other(start_redis: Callable[..., RedisServer], system: System) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stage import ENTRY, MARK, T0, Stage, nth
+from stage import ENTRY, HOLDER, MARK, T0, Stage, nth
 
 from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.admission.store import Full, acquire_slot, make_due
@@ -374,10 +374,12 @@ def test_a_copy_of_what_waits(make: Any) -> None:
     tick.begin(1)
     tick.begin(2)
     assert tick.begin(2, "copy") == r.Waits(nth(1))
-    assert receive_many(tick.store, [(window(2), 0, 30.0)]) == [r.Unchanged()], "its worker's death says nothing"
+    assert receive_many(tick.store, [(window(2), 0, 30.0, HOLDER)]) == [r.Unchanged()], (
+        "its worker's death says nothing"
+    )
     assert tick.due_after_end(1) == [2]
     tick.publish(2)
-    assert receive_many(tick.store, [(window(2), 0, 30.0)]) == [r.Confirmed()]
+    assert receive_many(tick.store, [(window(2), 0, 30.0, HOLDER)]) == [r.Confirmed()]
     fence = tick.begin(2).fence
     tick.store.hand_over(window(2), "w2", fence, 1, 0.0, 600.0)
     assert isinstance(tick.begin(2, "copy", 0), r.Busy)

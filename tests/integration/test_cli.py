@@ -475,7 +475,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         r"ok    versions: celery-once-beat \S+, celery \S+",
     ):
         assert re.search(f"^{line}", sick.log, re.MULTILINE), line
-    assert re.search(r"^\d things to set\.$", sick.log, re.MULTILINE)
+    assert re.search(r"^\d things to set; 1 entry needs attention: see status\.$", sick.log, re.MULTILINE)
     for beat in beats:
         beat.stop()
 
@@ -497,7 +497,32 @@ def test_the_doctors_last_line(start_redis: Callable[..., RedisServer], system: 
     once("pause", "tick")
     assert last() == "Set up right; 1 entry needs attention: see status."
     beats[0].stop()
+    assert last(1) == "1 thing to set; 1 entry needs attention: see status."
+    once("resume", "tick")
     assert last(1) == "1 thing to set."
+
+
+def test_no_page_mixes_time_zones(system: System, once: Once) -> None:
+    """What somebody reads is in the app's zone, also instants within reasons, findings and the log of orders."""
+    system.settings = {"timezone": "Asia/Tokyo", "once_beat_deadline": 1.0}
+    system.check_law = False
+    beat = system.beat()
+    wait_until(lambda: system.waiting() > 1, "windows are published", 60)
+    beat.stop()
+    newest = max(system.account().open)
+    system.store.note_loss(2, newest)
+    assert once("run", "tick", "--window", format_instant(newest)).exit_code == 1, "it is open"
+    there = format_instant(newest + timedelta(hours=9))[:19].replace("T", " ")
+    for page, says in {
+        "status": "Redis lost its data at",
+        "doctor": "warn  data lost: Redis lost its data at",
+        "ping --entries": " is late: claimed at",
+        "orders": there,
+        f"history tick --window {format_instant(newest)}": f"start     {there}",
+    }.items():
+        shown = once(*page.split()).log
+        assert says in shown, page
+        assert not re.search(r"2\d{3}-\d\d-\d\dT[\d:.]+Z", shown), shown
 
 
 def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,12 +22,13 @@ from system import System
 
 from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.cli.context import Project
+from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EndRules
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import make_report, take_snapshot
-from celery_once_beat.store import BeatReport, ClaimRequest, Loaded, LoadRequest, Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.store import BeatReport, Begun, ClaimRequest, Confirmation, Loaded, LoadRequest, Published, Store
+from celery_once_beat.windows import WindowKey, format_instant
 
 WORK = "apps.once_app.work"
 RARE = {"task": WORK, "every": 3600.0}
@@ -168,9 +170,90 @@ def test_how_many_messages_a_queue_has(redis_url: str) -> None:
     with Celery("readers", broker=redis_url, set_as_current=False) as app:
         app.conf.once_beat_redis_url = redis_url
         project = Project(app)
-        assert project.messages("celery") == "; it has 0 messages, the broker says"
+        assert project.messages("celery") == 0
         app.send_task("proj.work")
-        assert project.messages("celery") == "; it has 1 message, the broker says"
+        assert project.messages("celery") == 1
+
+
+BEGINS = "celery@a begins nothing, and has {} reserved, one for 1 min; it executes {}"
+#: By who has the message reserved, and how the worker stands: what is said of all entries, and of this one.
+HANGS = {
+    "its pool executes nothing": (
+        "celery@a:0:71",
+        {"celery@a": 1},
+        BEGINS.format("1 window", "nothing"),
+        "reserved by celery@a, which executes nothing",
+    ),
+    "nothing but what died": (
+        "celery@a:1:71",
+        {"celery@a": 1, "died": "celery@a:1:1"},
+        BEGINS.format("2 windows", "1 task, and none renews its lease"),
+        "reserved by celery@a, which executes 1 task",
+    ),
+    "something else, and what it has died elsewhere": (
+        "celery@a:1:71",
+        {"celery@a": 1, "died": "celery@b:1:1"},
+        "",
+        "reserved by celery@a, which executes 1 task",
+    ),
+    "it is busy": ("celery@a:2:71", {"celery@a": 1}, "", "reserved by celery@a, which executes 2 tasks"),
+    "a rate limit": ("celery@a:-:71", {"celery@a": 1}, "", "reserved by celery@a, which holds it back by a rate limit"),
+    "it has just got it": ("celery@a:0:5", {"celery@a": 1}, "", "reserved by celery@a, which executes nothing"),
+    "it is silent": (
+        "celery@a:2:71",
+        {"celery@a": 40, "celery@b": 1},
+        "celery@a hasn't reported since …, and didn't shut down: it has 1 window reserved",
+        "reserved by celery@a, which executes 2 tasks",
+    ),
+    "it is silent and alone": (
+        "",
+        {"celery@a": 40},
+        "celery@a hasn't reported since …, and didn't shut down: no other worker consumes mails",
+        "no worker consumes the queue 'mails': celery@a did, and has stopped reporting",
+    ),
+    "it is silent, and another one is there": (
+        "",
+        {"celery@a": 40, "celery@b": 1},
+        "",
+        "the queue 'mails' has 1 worker, busy with 0 windows",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_worker_that_hangs(redis_url: str, how: str) -> None:
+    """It has windows, or is alone in its queue: that is said first, and with each window whose message it has."""
+    holder, workers, hangs, waits = HANGS[how]
+    app, settings = Celery("readers", broker=redis_url, set_as_current=False), Settings(redis_url=redis_url)
+    app.conf.beat_schedule = {name: {"task": "proj.work", "schedule": 60.0} for name in ("dead", "tick")}
+    schedule, store = load_schedule(app, settings), Store(settings)
+    for entry in schedule.entries:
+        entry.tracked = True
+    filled.load(store, list(schedule.entries), timedelta(minutes=2))
+    dead, tick = filled.claim(store, list(schedule.entries))
+    raw = redis.Redis.from_url(redis_url)
+    if "died" in workers:
+        assert isinstance(store.begin(dead, workers["died"], 30.0), Begun)
+        filled.backdate(raw, store, dead, timedelta(seconds=70), timedelta(seconds=-1))
+        raw.delete(store.keys.of_window(dead, format_instant(dead.start))["run"])
+        (taken,) = store.take_many(filled.BEAT, [(dead, schedule.entries.get("dead").fingerprint)])
+        store.confirm_many([Confirmation(dead, taken.revision, Published.SENT, 600.0, "mails")])
+        receive_many(store, [(dead, 0, 30.0, holder)])
+    store.confirm_many([Confirmation(tick, 1, Published.SENT, 600.0, "mails")])
+    if holder:
+        receive_many(store, [(tick, 0, 30.0, holder)])
+    filled.backdate(raw, store, tick, timedelta(seconds=70), timedelta(seconds=60))
+    for worker, ago in {name: ago for name, ago in workers.items() if name != "died"}.items():
+        store.consume(worker, "broker", ["mails"])
+        raw.zincrby(store.keys.workers, -1000 * ago, f"{worker} broker mails")
+    filled.beat_lives(store)
+    report = make_report(take_snapshot(Lookup(store), schedule), schedule)
+    told = [re.sub(r"since 2\S+Z", "since …", each.words) for each in report.troubles]
+    assert told == ([hangs] if hangs else [])
+    (entry,) = [each for each in report.entries if each.entry == "tick"]
+    assert f"1 published, and begun by no worker for 1 min; {waits}" in entry.attention
+    store.close()
+    raw.close()
 
 
 def test_when_a_one_off_comes_next(redis_url: str, store: Store) -> None:

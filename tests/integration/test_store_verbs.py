@@ -19,6 +19,7 @@ from stage import (
     DELAY,
     ENTRY,
     EVERY_MINUTE,
+    HOLDER,
     LEASE,
     MARGIN,
     MARK,
@@ -44,6 +45,7 @@ from celery_once_beat.errors import (
 )
 from celery_once_beat.features.orders.store import NOTE, Open, Order, read_orders, write_orders
 from celery_once_beat.features.reserved.store import receive_many
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.lookup.reading import read_past
 from celery_once_beat.rules import count_starts
 from celery_once_beat.store import SHARDS, Ending
@@ -1193,6 +1195,32 @@ def test_first_copies_that_died_with_their_worker_all_come_again(stage: Stage) -
         stage.recover()
 
 
+def test_who_has_a_message_reserved_is_known_until_it_begins(stage: Stage) -> None:
+    """The worker, how much it executes and for how long it has had it; not any more once it began, or is sent again."""
+
+    def holder() -> tuple[str, int | None, int] | None:
+        (window,) = stage.store.account(ENTRY).open.values()
+        assert window.queue == QUEUE
+        return window.holder
+
+    stage.reach("published")
+    for executes, known in (("3", 3), ("-", None)):
+        assert stage.receive(holder=f"celery@a:{executes}:71") == r.Confirmed()
+        assert holder() == ("celery@a", known, 71)
+    assert isinstance(stage.begin(), r.Begun)
+    assert holder() is None
+    stage.lapse()
+    stage.recover()
+    stage.confirm()
+    assert holder() is None
+    assert stage.receive(holder="celery@b:0:1") == r.Confirmed()
+    assert holder() == ("celery@b", 0, 1)
+    (seen,) = Lookup(stage.store).entry(ENTRY, 1).windows
+    assert seen.state == "waiting", "its execution died, and nobody has begun it since"
+    stage.recover()
+    assert holder() is None, "what it said before doesn't count"
+
+
 def test_second_copies_that_died_with_their_worker_wait_for_another(stage: Stage) -> None:
     """They had left the queue, but so had those that nobody will ever execute."""
     _second_copy(stage)
@@ -1854,13 +1882,13 @@ def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) 
     prefix = stage.store.settings.key_prefix
     copy = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start))
     deadline = stage.deadline()
-    assert receive_many(stage.store, [(copy, 0, LEASE)]) == [r.Unchanged()]
+    assert receive_many(stage.store, [(copy, 0, LEASE, HOLDER)]) == [r.Unchanged()]
     assert stage.store.close_window(copy, "P", "revoked", 0) == r.Unchanged()
     assert stage.store.discarded(copy, 0) == r.Unchanged()
     assert stage.deadline() == deadline
     assert stage.store.begin(copy, "A", LEASE) == r.Closed("")
     message = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start, ordered.ordered))
-    assert receive_many(stage.store, [(message, 0, LEASE)]) == [r.Confirmed()]
+    assert receive_many(stage.store, [(message, 0, LEASE, HOLDER)]) == [r.Confirmed()]
     assert isinstance(stage.store.begin(message, "B", LEASE), r.Begun)
     assert stage.finish("B") == r.Finished()
     assert stage.apart() == {"done": 1}

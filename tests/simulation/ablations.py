@@ -174,7 +174,7 @@ take-limits | store/lua/take.lua | limits end a window when it is taken
 - local outcome = ended_by_rule(window)
 + local outcome
 take-consumed | store/lua/take.lua | what is in a queue that a worker consumes is taken
--   and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
+-   and not string.find(CONSUMED, ' ' .. queue .. ' ', 1, true) then
 +   then
 take-unconsumed | store/lua/take.lua | what is in a queue that no worker consumes isn't published again
 - if queue_known and beat_can_tell and not later_one_done

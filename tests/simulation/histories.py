@@ -205,7 +205,7 @@ class History:
         self.store.set_paused(self.entry, paused=self.rng.random() < 0.3)
 
     def receive(self) -> None:
-        receive_many(self.store, [(self.window(), self.retry, LEASE)])
+        receive_many(self.store, [(self.window(), self.retry, LEASE, "celery@a:0:1")])
 
     def begin(self) -> Any:
         owner, tracked = self.rng.choice([self.owner, *_OWNERS]), self.rng.random() < 0.93

@@ -479,6 +479,13 @@ def test_times() -> None:
         codec.instant("9" * 15)
 
 
+def test_a_loss() -> None:
+    """How many entries the store has lost, and when; None for nothing, or for what is foreign."""
+    assert codec.read_loss({"entries": "3", "at": "1500"}) == m.Loss(3, codec.EPOCH + timedelta(seconds=1.5))
+    for found in ({}, {"entries": "3"}, {"entries": "x", "at": "1"}, StoreDataError("x")):
+        assert codec.read_loss(found) is None
+
+
 def test_info() -> None:
     """INFO's lines are names and values."""
     assert codec.as_info("# Server\r\nversion:7\r\nrole:a:b\r\nblank\r\n") == {"version": "7", "role": "a:b"}
@@ -495,9 +502,6 @@ def test_a_report() -> None:
     assert reading.read_report("x") is None
     same(reading.read_report(json.dumps({**asdict(REPORT), "version": "v" * 999, "entries": 3.0, "lag": 1})),
          m.BeatReport(0.25, 1.0, 3, 1, "v" * 200, 2))  # fmt: skip
-    assert codec.read_loss('{"lost": 3, "lost_for": 1.5}') == (3, 1.5)
-    for lost, ago in ((0, 1), (-3, 1), (3, -1), (3, 1e15), (10**15, 1), (3, "x"), (None, 1)):
-        assert codec.read_loss(json.dumps({"lost": lost, "lost_for": ago})) == (0, 0.0)
     for foreign in ({"version": {"a": "b"}}, {"left_out": {"a": 1}}, {"lag": {"a": "b"}}):
         assert reading.read_report(json.dumps({**asdict(REPORT), **foreign})) is None
     assert codec.write_report(REPORT, "") == json.dumps(asdict(REPORT))

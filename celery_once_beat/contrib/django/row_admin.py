@@ -19,7 +19,7 @@ from django.utils.timezone import localtime
 from celery_once_beat.client import OrderedBy
 from celery_once_beat.errors import OnceError
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.wording import printable, some, span
+from celery_once_beat.wording import in_zone, printable, some, span
 
 from . import row_windows
 from .row_windows import RowWindows
@@ -121,7 +121,8 @@ class OnceAdminMixin:
         """What somebody should look at: why the row is left out, who paused it, what failed."""
         found = self._windows(row)
         status = found.status
-        told = "; ".join(printable(text) for text in (found.trouble, *(status.attention if status else ())) if text)
+        texts = (found.trouble, *(status.attention if status else ()))
+        told = "; ".join(printable(in_zone(text, _moment)) for text in texts if text)
         grave = status is None or status.urgency >= _GRAVE
         return format_html('<span class="once-{}">{}</span>', "grave" if grave else "mild", told) if told else "-"
 

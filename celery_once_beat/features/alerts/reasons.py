@@ -50,9 +50,8 @@ def _why_open(seen: WindowSeen, window: OpenWindow) -> str:
         return f"waits for the window of {_at(seen.waits_for)}"
     if window.waits or window.begun is None:
         why = "it is its turn" if window.waits else f"claimed at {_at(window.claimed)}"
-        return f"{why}, and no worker has begun it" + (
-            f": it is in the queue {shown(window.queue)}" if window.queue else ""
-        )
+        where = f": it is in the queue {shown(window.queue)}" if window.queue else ""
+        return f"{why}, and no worker has begun it" + (_by_holder(window) or where)
     return _why_begun(seen, window, f"{_at(window.begun)}{_by_whom(window)}")
 
 
@@ -61,13 +60,19 @@ def _why_begun(seen: WindowSeen, window: OpenWindow, began: str) -> str:
         return f"running since {began}"
     if not window.given_back:
         return f"began {began}, and its worker doesn't renew its lease"
-    if seen.state == "waiting" and window.retry:
+    if window.holder is not None:
+        why = f"is to run again, began {began}{_by_holder(window)}"
+    elif seen.state == "waiting" and window.retry:
         why = f"waits for retry {window.retry}"
     elif seen.state == "overdue" or seen.deadline is None:
         why = f"is to run again, began {began}"
     else:
         why = f"runs again by {_at(seen.deadline)}, began {began}"
     return why + (f", after {printable(seen.failure)}" if seen.failure else "")
+
+
+def _by_holder(window: OpenWindow) -> str:
+    return f": the worker {short(window.holder.worker)} has reserved it" if window.holder else ""
 
 
 def _by_whom(window: OpenWindow) -> str:

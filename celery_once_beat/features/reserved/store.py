@@ -15,17 +15,21 @@ def _read(reply: list[Any]) -> Confirmed | Unchanged:
     return Confirmed() if reply[0] == "received" else Unchanged()
 
 
-RECEIVE = Verb("receive", "entry open run", f"{WINDOW} {MESSAGE} length:span", _read, feature="reserved")
+RECEIVE = Verb("receive", "entry open run", f"{WINDOW} {MESSAGE} length:span holder", _read, feature="reserved")
 
 
 def receive_many(
-    store: Store, received: Iterable[tuple[WindowKey, int, float]]
+    store: Store, received: Iterable[tuple[WindowKey, int, float, str]]
 ) -> list[Confirmed | Unchanged | OnceError]:
     """Say of windows that a message waits in this worker, with its retry number, and for how many seconds at most.
 
-    After those the window is overdue, unless it is recorded again. Returns for each :class:`Unchanged` where that
+    After those the window is overdue, unless it is recorded again. The last of each is who has it, see
+    ``lua/receive.lua``. Returns for each :class:`Unchanged` where that
     message would be refused.
     """
     return store.trip.run(
-        [store.of_window(RECEIVE, window, retry=retry, length=length) for window, retry, length in received]
+        [
+            store.of_window(RECEIVE, window, retry=retry, length=length, holder=holder)
+            for window, retry, length, holder in received
+        ]
     )

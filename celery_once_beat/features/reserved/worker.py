@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
 
@@ -25,6 +25,7 @@ from celery.worker import state
 
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError
+from celery_once_beat.identity import host_of
 from celery_once_beat.logs import get_logger
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
@@ -52,6 +53,10 @@ class Waiting:
     window: WindowKey
     retry: int
     length: float
+    worker: str = "?"
+    #: Since when it waits, by ``clock.steady``; and whether a rate limit holds it back.
+    since: float = field(default_factory=steady, compare=False)
+    limited: bool = False
     reported: bool = False
     #: When it is recorded the next time, by ``clock.steady``.
     report_at: float = 0.0
@@ -88,6 +93,9 @@ class Reserved:
                 self._waiting[reference] = self._read(request, store.settings)
             else:
                 self._new.add(reference)
+        for reference, waiting in self._waiting.items():
+            if waiting is not None:
+                waiting.limited = reference in limited
         self._report_all(store, steady())
         for reference, held in limited.items():
             each = self._waiting.get(reference)
@@ -110,7 +118,10 @@ class Reserved:
             self._report(store, due[place : place + _PIPELINE], now)
 
     def _report(self, store: Store, due: list[Waiting], now: float) -> None:
-        replies = receive_many(store, [(each.window, each.retry, each.length) for each in due])
+        executes = len(state.active_requests)
+        holders = [f"{each.worker}:{'-' if each.limited else executes}:{now - each.since:.0f}" for each in due]
+        waiting = [(each.window, each.retry, each.length, holder) for each, holder in zip(due, holders, strict=True)]
+        replies = receive_many(store, waiting)
         for each, reply in zip(due, replies, strict=True):
             each.reported = isinstance(reply, Confirmed)
             if isinstance(reply, OnceError):  # it isn't known whether it is a copy
@@ -176,7 +187,7 @@ def read_waiting(request: Any, settings: Settings) -> Waiting | None:
     if delivery is None or not delivery.window.tracked:
         return None
     lease = float(delivery.window.lease or settings.of_task("lease", request.task))
-    return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout))
+    return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout), host_of(delivery.owner))
 
 
 def on_consumer(consumer: Any, duties: Duties) -> None:

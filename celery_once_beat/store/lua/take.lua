@@ -51,13 +51,14 @@ if outcome then
 end
 -- No copy where it is certain that nobody consumes the queue of its message: that queue is known, the beat can tell, and no
 -- later window of the entry is done. If one is, the queue is consumed after all, by dead letters or a shovel.
-local queue_known = window.taken == SENT and window.queue ~= '-'
+local queue = string.match(window.queue, '^[^@]*')
+local queue_known = window.taken == SENT and queue ~= '-'
 local beat_can_tell = CONSUMED ~= ''
 local later_one_done = START <= (entry.last_done or '')
 if queue_known and beat_can_tell and not later_one_done
-  and not string.find(CONSUMED, ' ' .. window.queue .. ' ', 1, true) then
+  and not string.find(CONSUMED, ' ' .. queue .. ' ', 1, true) then
   set_deadline(NOW + math.min(math.max((NOW - window.claimed) / 8, MARGIN), LONGEST_WAIT)) -- an eighth of its age
-  return {'no', 'unconsumed', window.queue, int(entry.fence)}
+  return {'no', 'unconsumed', queue, int(entry.fence)}
 end
 local verdict = before_take(window)
 if verdict then

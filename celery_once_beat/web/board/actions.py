@@ -89,7 +89,7 @@ class Actions:
         try:
             log, trouble = await asyncio.to_thread(self._desk.log), ""
         except OnceError as exc:
-            log, trouble = [], words.plain(exc, 400)
+            log, trouble = [], self._why(exc)
         values |= {"log": log[:_MOST_RECORDS], "trouble": trouble}
         return self._answer("orders.html", request, root="", **values)
 
@@ -105,7 +105,7 @@ class Actions:
         try:
             facts = await asyncio.to_thread(self._desk.facts, line.entry)
         except OnceError as exc:
-            raise HTTPException(503, words.plain(exc, 400)) from exc
+            raise HTTPException(503, self._why(exc)) from exc
         values = {"done": "", "wrong": "", "failed": "", **values, "given": defaultdict(str, values.get("given", {}))}
         return self._answer(
             "order.html",
@@ -117,6 +117,9 @@ class Actions:
             log=facts["log"][:_MOST_RECORDS],
             **values,
         )
+
+    def _why(self, error: OnceError) -> str:
+        return words.plain(words.in_zone(str(error), self._zone), 400)
 
     async def _line(self, request: Request) -> Line:
         page = await self._feed.fresh()
@@ -139,7 +142,7 @@ class Actions:
             done = await asyncio.to_thread(self._carry_out, order, line, by, fields)
         except OnceError as exc:
             form = {name: values[0] for name, values in fields.items() if name != "csrf"}
-            again = {"given": form, "wrong": words.plain(exc, 400)}
+            again = {"given": form, "wrong": self._why(exc)}
             return await self._show(request, line, _status(exc), failed=order, **again)
         if isinstance(done, dict):
             return self._answer("backfill.html", request, root="../../", line=line, note=by.note, **done)
@@ -156,7 +159,7 @@ class Actions:
             by = _ordered_by(visitor, fields)
             done = await asyncio.to_thread(self._carry_out_all, order, lines, by, fields)
         except OnceError as exc:
-            done = f"Nothing was ordered: {words.plain(exc, 400)}"
+            done = f"Nothing was ordered: {self._why(exc)}"
         query, _, story = _only(fields, "view").partition("#")
         view = choice_of(query)
         address = view.address(number=view.number)
@@ -170,7 +173,7 @@ class Actions:
             try:
                 said = str(self._carry_out(order, line, by, fields))
             except OnceError as exc:
-                said = f"Not done: {words.plain(exc, 400)}"
+                said = f"Not done: {self._why(exc)}"
             done.setdefault(said, []).append(line.name)
         return " ".join(f"{some(names, _MOST_NAMED)}: {said}" for said, names in done.items()) or "No entry was picked."
 

@@ -88,6 +88,7 @@ def make_templates(title: str, zone: tzinfo) -> Environment:
         most=ROWS,
     )
     made.filters.update(plain=words.plain, instant=format_instant, state=words.state_of, in_short=words.in_short)
+    made.filters["in_zone"] = lambda text: words.in_zone(text, zone)
     made.filters["day_and_time"] = lambda instant, other=None: words.day_and_time(instant, other or zone)
     return made
 

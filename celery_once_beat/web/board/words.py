@@ -192,6 +192,8 @@ def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[t
 
 def _published(window: WindowStatus) -> str:
     """Whether its message went out. The store doesn't keep when; it keeps when a worker began."""
+    if window.reserved_by:
+        return f"yes, and worker {plain(window.reserved_by)} has reserved it"
     if window.begun:
         return "yes, before it was begun"
     if window.closed:

@@ -1,5 +1,7 @@
 -- receive: a worker reports that it has the message of a window reserved, and reports so again before LENGTH ms are
--- over. Once its worker is dead the window is overdue. It counts no attempt and gives no right to execute.
+-- over. Once its worker is dead the window is overdue. It counts no attempt and gives no right to execute. HOLDER is for
+-- people: <worker>:<how many tasks it executes, '-' where a rate limit holds this one back>:<seconds that it has waited>.
+-- The window's fence follows: once that is another one, somebody has begun it.
 --
 -- returns {'received'}    it is overdue in LENGTH
 --         {'unchanged'}   it runs, waits for another retry or to run again, or it is closed, and perhaps ordered
@@ -22,5 +24,6 @@ touch_entry()
 window.revision = window.revision + 1
 -- A first copy has left its queue, so another one doesn't make that longer: it waits for no other window of its entry.
 window.taken = (window.publishes <= 1 and not in_line(window)) and 0 or SENT
+window.queue = string.match(window.queue, '^[^@]*') .. '@' .. HOLDER .. ':' .. int(window.fence)
 write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)
 return {'received'}

@@ -10,7 +10,7 @@ end
 -- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
 -- window moves: a confirm with an older revision is late. `taken` is 1 from a take to its confirm, SENT once the message
 -- is out, else 0. `state` is one of STATES, which store/protocol.py explains. `queue` has the last message, percent-encoded;
--- '-' where that isn't known.
+-- '-' where that isn't known. '@' and who has reserved it follow, see receive.lua.
 local SENT = 2
 
 local function new_window(beat, expires)
