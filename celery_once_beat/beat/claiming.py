@@ -328,4 +328,4 @@ class Claiming:
         if isinstance(reply, Moved):
             claims.lost.append(entry)
         elif step.run:
-            claims.won.append(Job(entry.as_of(step.start), step.start, reply.revision, reply.expires))
+            claims.won.append(Job(entry.as_of(step.start), step.start, reply))

@@ -35,7 +35,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.settings import BEAT_TTL
-from celery_once_beat.store import Closed, Confirmation, ConfirmReply, Published, Unchanged
+from celery_once_beat.store import Claimed, Closed, Confirmation, ConfirmReply, Published, Taken, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
 from celery_once_beat.wording import failure_words, printable, shown
 
@@ -63,32 +63,25 @@ class Job:
 
     entry: BeatEntry
     start: datetime
-    revision: int
-    expires: datetime | None
-    retry: int = 0
-    attempt: int = 1
-    #: When a person ordered it; None: nobody did.
-    ordered: datetime | None = None
+    claim: Claimed | Taken
     again: bool = False
-    #: Publishes since the window last began, this one included.
-    publishes: int = 1
     #: A first try may have failed, and nobody else would publish it.
     tried: bool = False
 
     @property
     def tracked(self) -> bool:
         """Whether the window is open until a worker closes it; its entry may be untracked by now."""
-        return self.revision > 0
+        return self.claim.revision > 0
 
     @property
     def is_first(self) -> bool:
         """Whether this is the first message of a window that was claimed, and says nothing that another doesn't."""
-        return self.revision > 0 and not (self.again or self.tried or self.retry or self.ordered or self.expires)
+        return self.claim.revision > 0 and not (self.again or self.tried or self.claim.ordered or self.claim.expires)
 
     @property
     def begun(self) -> bool:
         """Whether an execution of the window has begun before."""
-        return self.attempt > 1 or self.retry > 0
+        return self.claim.attempts > 0 or self.claim.retry > 0
 
 
 class Sent(NamedTuple):
@@ -204,7 +197,7 @@ class Publishing(BrokerConnection):
         entry = job.entry
         window, published, queue = Window(entry.name, job.start, None), Published.IMPOSSIBLE, None
         with guard(partial(self._log_unsendable, job, "its message can't be made"), timed=False):
-            window = entry.window(job.start, job.attempt, tracked=job.tracked)
+            window = entry.window(job.start, job.claim.attempts + 1, tracked=job.tracked)
             if job.again or job.tried:
                 source = entry.source
             else:
@@ -238,7 +231,7 @@ class Publishing(BrokerConnection):
 
     def _confirmation(self, job: Job, published: Published, queue: str | None = None) -> Confirmation:
         wait = job.entry.policy.start_timeout + self._delay(job)
-        return Confirmation(WindowKey(job.entry.name, job.start), job.revision, published, wait, queue)
+        return Confirmation(WindowKey(job.entry.name, job.start), job.claim.revision, published, wait, queue)
 
     def _delay(self, job: Job) -> float:
         """Seconds until the job's message may run. If it is published again, its countdown began at the start."""
@@ -271,8 +264,9 @@ class Publishing(BrokerConnection):
         self._hung = False
         if self.broker_outage.lasts:
             return Published.UNSURE, None
-        sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, job.ordered)
-        run = window.entry if job.ordered is None else f"{window.entry}@{format_instant(job.ordered)}"
+        ordered = job.claim.ordered
+        sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, ordered)
+        run = window.entry if ordered is None else f"{window.entry}@{format_instant(ordered)}"
         outgoing = OutgoingMessages(sent_as, window, run)
         self._apply(source, window, job, outgoing)
         published = outgoing.published
@@ -281,7 +275,7 @@ class Publishing(BrokerConnection):
         if published == Published.SENT and outgoing.lost and window.tracked:
             self._warn_of_lost(outgoing, job, window)
             return Published.ASTRAY, None
-        if published == Published.SENT and job.publishes >= _OFTEN and not job.begun:
+        if published == Published.SENT and job.claim.publishes >= _OFTEN and not job.begun:
             self._unbegun[window.entry] = job, outgoing.queue
         return published, outgoing.queue
 
@@ -361,10 +355,10 @@ class Publishing(BrokerConnection):
         if job.again and options.get("countdown"):
             options["countdown"] = self._delay(job)
         # Celery would count the seconds from this machine's time.
-        if (expires := job.expires or job.entry.timing.expires_at(self.clock.now())) is not None:
+        if (expires := job.claim.expires or job.entry.timing.expires_at(self.clock.now())) is not None:
             options["expires"] = expires
-        if job.retry:
-            options["retries"] = job.retry
+        if job.claim.retry:
+            options["retries"] = job.claim.retry
         # An attribute more on the entry would break next(entry), and copy() loses what its __reduce__ leaves out.
         entry = object.__new__(type(source))
         entry.__dict__.update(vars(source), options=options)
@@ -389,7 +383,7 @@ class Publishing(BrokerConnection):
                 "was published %d times, and no worker has begun it: does one consume the queue %s, and does it know "
                 "the task %s as an OnceTask?"
             )
-            values, key = (job.publishes, shown(queue or "?"), shown(task)), WindowKey(entry, job.start)
+            values, key = (job.claim.publishes, shown(queue or "?"), shown(task)), WindowKey(entry, job.start)
             log_window(logger, logging.WARNING, "window_not_begun", key, what, *values, queue=queue, task=task)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's

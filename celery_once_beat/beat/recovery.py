@@ -227,17 +227,7 @@ class Recovery:
         self._moved.add(self._store.shard_of(window.entry))
         # An order is carried out by the present definition.
         by = entry if taken.ordered else entry.as_of(window.start)
-        job = Job(
-            by,
-            window.start,
-            taken.revision,
-            taken.expires,
-            retry=taken.retry,
-            attempt=taken.attempts + 1,
-            ordered=taken.ordered,
-            again=True,
-            publishes=taken.publishes,
-        )
+        job, attempt = Job(by, window.start, taken, again=True), taken.attempts + 1
         log = partial(log_window, logger, owner=self._beat)
         if taken.ordered and not job.begun and taken.publishes == _FIRST_TAKEN:
             log(logging.INFO, "window_ordered", window, "is run by order")
@@ -246,8 +236,8 @@ class Recovery:
             log(logging.INFO, "window_called", window, "has waited, and is published now")
         else:
             text = "is overdue, to be published again"
-            log(logging.WARNING, "window_overdue", window, text, attempt=job.attempt)
-            signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, job.attempt))
+            log(logging.WARNING, "window_overdue", window, text, attempt=attempt)
+            signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, attempt))
         return job
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:

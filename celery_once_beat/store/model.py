@@ -166,6 +166,10 @@ class Superseded:
 class Claimed(ActedOn):
     """The window is this beat's to publish. ``missed`` windows before it were counted as that."""
 
+    #: As of one that was taken: nothing of it has begun, and this is its first publish.
+    retry = attempts = 0
+    publishes = 1
+
     revision: int
     expires: datetime | None
     missed: int = 0
@@ -220,6 +224,7 @@ class Taken(ActedOn):
     retry: int
     attempts: int
     expires: datetime | None
+    #: Since it last began, this one included.
     publishes: int
     #: When a person ordered it to run, aware UTC; None: nobody did.
     ordered: datetime | None = None

@@ -30,6 +30,7 @@ from celery_once_beat.beat.broker import batch
 from celery_once_beat.beat.learned import LearnedMessages
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.store import Claimed
 from celery_once_beat.windows import Window
 
 QUEUE = "bursts"
@@ -143,7 +144,7 @@ class Ways(ExitStack):
         if prepared:
             prepared()
         here = self.sent_here(prepared) if prepared else []
-        job: Any = Job(None, self.start, 1, None)  # type: ignore[arg-type]  # of its entry nothing is read
+        job: Any = Job(None, self.start, Claimed(1, None))  # type: ignore[arg-type]  # of its entry nothing is read
         entry = self.scheduler._entry_to_send(source, window, job, outgoing)
         with outgoing.watched(), self.learned.learning(source, outgoing):
             self.scheduler.apply_entry(entry, producer=self.scheduler.producer)

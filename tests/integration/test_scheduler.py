@@ -32,7 +32,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import count_starts
 from celery_once_beat.settings import name_broker
-from celery_once_beat.store.model import ClaimRequest, Confirmation
+from celery_once_beat.store.model import Claimed, ClaimRequest, Confirmation
 from celery_once_beat.windows import Window, WindowKey, decode_headers, find_headers, next_start
 
 QUEUE = "scheduler"
@@ -334,7 +334,7 @@ def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -
     scheduler = schedulers()
     row = loaded(scheduler)
     for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
-        scheduler._publish([Job(row, start, 1, None, again=True)], steady())
+        scheduler._publish([Job(row, start, Claimed(1, None), again=True)], steady())
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
 
 
@@ -345,7 +345,7 @@ def test_expires_is_counted_from_the_servers_time(app, redis_url, schedulers, mo
     row = loaded(scheduler)
     start = datetime.now(timezone.utc)
     monkeypatch.setattr(scheduler.clock, "now", lambda: start + timedelta(hours=1))
-    scheduler._publish([Job(row, start, 1, None, ordered=start)], steady())
+    scheduler._publish([Job(row, start, Claimed(1, None, ordered=start))], steady())
     (headers,) = queued(redis_url)
     assert datetime.fromisoformat(headers["expires"]) == start + timedelta(hours=1, seconds=900)
 
@@ -519,7 +519,7 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(start_redis, app, 
     hourly(app, once={"tracked": False})
     scheduler = schedulers()
     row = loaded(scheduler)
-    scheduler._owed.append(Job(row, row.next, 0, None))
+    scheduler._owed.append(Job(row, row.next, Claimed(0, None)))
     server.kill()
     scheduler.recovery.hurry()
     scheduler.tick()

@@ -340,7 +340,7 @@ same-task-id | windows.py | a window's messages share one task id
 +     return uuid_of(name + str(datetime.now()))
 claims-of-another | beat/claiming.py | a beat publishes only what it claimed
 -             claims.lost.append(entry)
-+             claims.won.append(Job(entry.as_of(step.start), step.start, 1, None))
++             claims.won.append(Job(entry.as_of(step.start), step.start, Claimed(1, None)))
 moved-cursor | beat/claiming.py | a beat that lost a claim goes on from the store's cursor
 - self._entries.apply_claim(entry, reply.cursor if isinstance(reply, Moved) else step.start)
 + self._entries.apply_claim(entry, step.start)

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_once_beat import OnceScheduler, OnceTask
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.clock import steady
+from celery_once_beat.store import Claimed
 from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -37,7 +38,7 @@ def scheduler() -> Iterator[OnceScheduler]:
 def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
     row = scheduler.entries.get("tick")
     assert row is not None
-    return scheduler._send(row.source, row.window(START), Job(row, START, 1, None, again=again))[0]
+    return scheduler._send(row.source, row.window(START), Job(row, START, Claimed(1, None), again=again))[0]
 
 
 def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,5 +87,5 @@ def test_an_untracked_window_is_sent_twice_only_if_the_first_message_is_lost(
         raise error
 
     monkeypatch.setattr("kombu.messaging.Producer.publish", publish)
-    scheduler._publish([Job(row, START, 0, None)], steady())
+    scheduler._publish([Job(row, START, Claimed(0, None))], steady())
     assert len(sent) == times
