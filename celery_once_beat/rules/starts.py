@@ -186,12 +186,8 @@ def is_polled(schedule: object) -> bool:
     ``clocked_time`` isn't polled.
     """
     cls: Any = type(schedule)
-    return (_has_own_is_due(cls) or _has_own_clock(schedule)) and not hasattr(schedule, "clocked_time")
-
-
-@lru_cache(maxsize=256)
-def _has_own_is_due(cls: Any) -> bool:
-    return computes_interval(cls) or any("is_due" in vars(base) for base in _own_bases(cls))
+    own = any({"is_due", "run_every"} & vars(base).keys() for base in _own_bases(cls))
+    return (own or _has_own_clock(schedule)) and not hasattr(schedule, "clocked_time")
 
 
 @lru_cache(maxsize=256)

@@ -411,21 +411,16 @@ def _never_awaited(task: OnceTask) -> SettingError:
 def _wrap(held: Any, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> Callable[..., Any]:
     """Let ``run`` call what a subclass's ``__call__`` or ``before_start`` is: many don't call ``super()``.
 
-    ``held`` is what its class holds.
+    ``held`` is what its class holds: mostly a function.
     """
 
     @wraps(held)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        return run(self, partial(_bound_to(self, held), *args, **kwargs))
+        bound = held.__get__(self, type(self)) if hasattr(held, "__get__") else held
+        return run(self, partial(bound, *args, **kwargs))
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
     return call
-
-
-def _bound_to(task: OnceTask, held: Any) -> Callable[..., Any]:
-    """Return what ``task`` calls where its class holds a function, or whatever else it may hold."""
-    bound: Callable[..., Any] = held.__get__(task, type(task)) if hasattr(held, "__get__") else held
-    return bound
 
 
 def current_window() -> Window | None:
