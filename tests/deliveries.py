@@ -19,7 +19,7 @@ from celery.utils.dispatch import Signal
 from processes import wait_until
 
 from celery_once_beat import OnceTask, signals
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import Begun, ClaimRequest, EntryAccount, LoadRequest, store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.leases import Leases, leases_of
@@ -135,7 +135,7 @@ def workers() -> Iterator[Callable[..., Worker]]:
 
         worker = Worker(app, app.task(work, name="proj.work", max_retries=5, shared=False))
         store = store_of(app)
-        limits = EndRules(max_attempts=3, recover=True, grace=None)
+        limits = EntryPolicy()
         store.load_many([LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, limits, known=T0)])
         store.claim_many("beat", [ClaimRequest(KEY, T0, "mark")])
         made.append(worker)

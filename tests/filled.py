@@ -12,7 +12,7 @@ import redis
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Store
 from celery_once_beat.store import model as replies
 from celery_once_beat.windows import WindowKey, format_instant
@@ -63,7 +63,7 @@ def backdate(client: redis.Redis, store: Store, window: WindowKey, ago: timedelt
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:
     """Load entries, so that their windows of the time since ``ago`` are still to be claimed."""
     known = datetime.now(timezone.utc) - ago
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    limits = EntryPolicy()
     requests = [LoadRequest(row.name, BEAT, row.fingerprint, 30 * 86400.0, limits, known=known) for row in rows]
     loaded = store.load_many(requests)
     for row, reply in zip(rows, loaded, strict=True):

@@ -18,7 +18,7 @@ from celery_once_beat.errors import OnceError
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many, republish_many
 from celery_once_beat.features.reserved.store import receive_many
-from celery_once_beat.rules import EndRules, count_starts
+from celery_once_beat.rules import EntryPolicy, count_starts
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Store, raised
 from celery_once_beat.store import model as r
@@ -78,11 +78,11 @@ class Stage:
 
     def load(self, beat: str = "beat-1", mark: str = MARK, entry: str = ENTRY, **given: Any) -> Any:
         limits = {"max_attempts": 3, "recover": True, "grace": None}
-        limits |= {field.name: given.pop(field.name) for field in fields(EndRules) if field.name in given}
+        limits |= {field.name: given.pop(field.name) for field in fields(EntryPolicy) if field.name in given}
         if "alive" in given:
             self.live(*given.pop("alive"))
         said = {"ttl": 86_400.0, "known": T0, **given}
-        request = r.LoadRequest(entry, beat, mark, end_rules=EndRules(**limits), **said)
+        request = r.LoadRequest(entry, beat, mark, policy=EntryPolicy(**limits), **said)
         return self.store.load_many([request])[0]
 
     def unload(self, beat: str = "beat-1", mark: str = MARK, alive: Sequence[str] = ()) -> Any:

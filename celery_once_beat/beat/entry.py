@@ -128,9 +128,9 @@ class BeatEntry:
 
     def load_request(self, beat: str, now: datetime, summary: str = "") -> LoadRequest:
         """Return the request by which ``beat`` loads it; ``summary`` is what readers are shown of it."""
-        end_rules, delay, source, known = self.policy, self.timing.delay(now), self.source, self.progress
-        if end_rules.grace is not None and delay:  # it counts from when a message may run
-            end_rules = replace(end_rules, grace=end_rules.grace + delay)
+        policy, delay, source, known = self.policy, self.timing.delay(now), self.source, self.progress
+        if policy.grace is not None and delay:  # it counts from when a message may run
+            policy = replace(policy, grace=policy.grace + delay)
         ran_elsewhere = getattr(source, "ran_elsewhere", None)  # up to where another scheduler has run it
         absent_at = known.absent_at, ran_elsewhere and ran_elsewhere + self.offset
         return LoadRequest(
@@ -138,7 +138,7 @@ class BeatEntry:
             beat=beat,
             fingerprint=self.fingerprint,
             ttl=self.timetable.ttl(now),
-            end_rules=end_rules,
+            policy=policy,
             loaded_at=known.loaded_at,
             known=known.known,
             counted_from=known.since,

@@ -7,7 +7,6 @@ from .budget import budget, half_spent, spend
 from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (
-    EndRules,
     EntryPolicy,
     Step,
     Timing,

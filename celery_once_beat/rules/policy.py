@@ -42,45 +42,30 @@ _LONGEST_DELAY = 200_000_000_000.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-def _made(name: str, rows: Mapping[str, Row], *bases: type) -> Any:
-    """Make a class of an entry's values of these options; what workers read from the task is None."""
-    values = [
-        (option, Any, field(default=None if row.policy == "worker" else FIELDS[option].default))
-        for option, row in rows.items()
-    ]
-    return make_dataclass(name, values, bases=bases, frozen=True, kw_only=True, slots=True)
-
-
-_LOADED = {name: row for name, row in ROWS.items() if row.load is not None}
+_ROWS = {name: row for name, row in ROWS.items() if row.policy or row.entry}
+_LOADED = [name for name, row in ROWS.items() if row.load is not None]
 if TYPE_CHECKING:
-    _EndRules = Options
+
+    class _Policy(Options, EntryOptions):
+        pass
 else:
-    _EndRules = _made("_EndRules", _LOADED)
+    _defaults = {name: None if row.policy == "worker" else FIELDS[name].default for name, row in _ROWS.items()}
+    _fields = [(name, Any, field(default=default)) for name, default in _defaults.items()]
+    _Policy = make_dataclass("_Policy", _fields, frozen=True, kw_only=True, slots=True)
 
 
-class EndRules(_EndRules):
-    """What the store judges an entry's windows by. Each field is an argument of its verb ``load``."""
+class EntryPolicy(_Policy):
+    """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings.
+
+    What workers read from the task is None where the entry doesn't say it.
+    """
 
     __slots__ = ()
 
     @property
-    def by_name(self) -> dict[str, Any]:
-        """What the store judges by, as the names of ``load``'s arguments."""
+    def end_rules(self) -> dict[str, Any]:
+        """What the store judges the entry's windows by, as the names of ``load``'s arguments."""
         return {name: getattr(self, name) for name in _LOADED}
-
-
-if TYPE_CHECKING:
-
-    class _Policy(EndRules, EntryOptions):
-        pass
-else:
-    _Policy = _made("_Policy", {name: row for name, row in ROWS.items() if row.policy or row.entry}, EndRules)
-
-
-class EntryPolicy(_Policy):
-    """An entry's policy: what its ``once`` option says, else its task's attributes, else the settings."""
-
-    __slots__ = ()
 
     @classmethod
     def of(cls, entry: str, once: object, task: object, settings: Settings, *, cron: bool = False) -> EntryPolicy:
@@ -109,7 +94,6 @@ class EntryPolicy(_Policy):
 
 #: Most entries share a few policies: equal ones are one object.
 _policy = lru_cache(maxsize=1024, typed=True)(EntryPolicy)
-_ROWS = {name: row for name, row in ROWS.items() if row.policy or row.entry}
 
 
 def _value(entry: str, name: str, row: Row, once: Mapping[Any, Any], task: object, settings: Settings) -> Any:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.windows import WindowKey
 
 
@@ -47,7 +47,7 @@ class LoadRequest(NamedTuple):
     fingerprint: str
     #: How long the entry is remembered after the last contact.
     ttl: float
-    end_rules: EndRules
+    policy: EntryPolicy
     loaded_at: int = 0
     #: The cursor as this beat knew it; used only where the store has lost it. Aware UTC.
     known: datetime | None = None

@@ -72,11 +72,11 @@ class Store:
     def _load(self, q: LoadRequest, written: dict[tuple[Any, ...], str]) -> Request[model.Loaded | model.Superseded]:
         """Make one request. Most entries of a schedule differ only in their names: arguments are ``written`` once."""
         arguments = q._asdict()
-        entry, end_rules, stored = map(arguments.pop, ("entry", "end_rules", "stored"))
-        values = (*arguments.values(), end_rules)
+        entry, policy, stored = map(arguments.pop, ("entry", "policy", "stored"))
+        values = (*arguments.values(), policy)
         if values not in written:
             arguments["go_back"] = BEAT_TTL + 2 * self.settings.recovery_interval
-            arguments["options"] = scripts.encode_options(end_rules.by_name)
+            arguments["options"] = scripts.encode_options(policy.end_rules)
             written[values] = scripts.LOAD.tail(arguments)
         keys = [*self.keys.of_load(entry, q.row).values()]
         if stored:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import ClaimRequest, Confirmation, LoadRequest, Published, Store
 from celery_once_beat.windows import WindowKey
 
@@ -20,7 +20,7 @@ class ClaimedWindows:
         cursor = datetime.now(timezone.utc).replace(microsecond=0) - ago
         self.windows = [WindowKey(f"proj.reports.nightly-{number:05d}", cursor) for number in range(entries)]
         store.heartbeat(BEAT)
-        limits = EndRules(max_attempts=3, recover=True, grace=None)
+        limits = EntryPolicy()
         store.load_many(LoadRequest(key.entry, BEAT, FINGERPRINT, DAY, limits, known=cursor) for key in self.windows)
 
     def claim(self) -> list[int]:

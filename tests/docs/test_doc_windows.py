@@ -10,7 +10,6 @@ from typing import Any
 from doc_pages import ROOT
 
 from celery_once_beat.options import OVERLAP
-from celery_once_beat.rules import EndRules
 from celery_once_beat.rules.policy import EntryPolicy, next_steps
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, ClaimRequest, Closed, Ending, LoadRequest, Store, Taken, Waits
@@ -45,7 +44,7 @@ def test_what_runs_late() -> None:
 def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
     """The windows of 02:00 to 05:00 that run, in order, and those that are skipped, as the page's example goes."""
     night = datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
-    limits = EndRules(max_attempts=3, recover=True, grace=None, overlap=overlap)
+    limits = EntryPolicy(overlap=overlap)
     store.load_many([LoadRequest(overlap, "beat", "mark", 86400.0, limits, known=night)])
     windows = [WindowKey(overlap, night + timedelta(hours=n)) for n in range(5)]
     running, ran, skipped = [], [], []

@@ -22,7 +22,7 @@ from failover.told import tell
 from ledger import Ledger
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Ending, Store
 from celery_once_beat.store import model as r
@@ -84,7 +84,7 @@ class Claimer(Driver):
                 self.name,
                 _MARK,
                 86_400.0,
-                EndRules(max_attempts=1000, recover=True, grace=None),
+                EntryPolicy(max_attempts=1000),
                 known=self.born,
             )
             for entry in missing

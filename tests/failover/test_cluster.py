@@ -20,7 +20,7 @@ from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.features.admission import store as limits
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings, name_broker
 from celery_once_beat.store import Ending, Store
 from celery_once_beat.store import model as r
@@ -57,10 +57,7 @@ def cluster(_whole: Cluster) -> Iterator[Cluster]:
 
 
 def load(store: Store, entries: list[str] = ENTRIES) -> list[Any]:
-    return store.load_many(
-        r.LoadRequest(entry, "beat-1", MARK, 86_400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)
-        for entry in entries
-    )
+    return store.load_many(r.LoadRequest(entry, "beat-1", MARK, 86_400.0, EntryPolicy(), known=T0) for entry in entries)
 
 
 def claim(store: Store, entries: list[str] = ENTRIES, beat: str = "beat-1") -> list[Any]:

@@ -13,7 +13,7 @@ from processes import wait_until
 from servers import need_server
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import Claimed, ClaimRequest, Loaded, LoadRequest, Moved, Store
 from celery_once_beat.windows import WindowKey
 
@@ -23,7 +23,7 @@ T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def load(store: Store, beat: str) -> Any:
-    request = LoadRequest("entry", beat, "mark", 86_400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)
+    request = LoadRequest("entry", beat, "mark", 86_400.0, EntryPolicy(), known=T0)
     return store.load_many([request])[0]
 
 

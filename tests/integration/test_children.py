@@ -25,7 +25,7 @@ from celery_once_beat.features.keyed.beat import Children
 from celery_once_beat.features.keyed.store import open_child
 from celery_once_beat.features.orders.orders import OrderedBy, Orders
 from celery_once_beat.lookup import Lookup
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.status import make_report
 from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
@@ -193,7 +193,7 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
         hash_key = store.entry_key(window.entry)
         assert not [field for field in client.hkeys(hash_key) if field.startswith((b"m:", b"w:"))], "no message is kept"
         assert client.pttl(hash_key) <= store.settings.retention * 1000
-    other, rules = WindowKey("child:other", window.start), EndRules(max_attempts=3, recover=True, grace=None)
+    other, rules = WindowKey("child:other", window.start), EntryPolicy()
     for claimant, reply in (("one", Claimed(0, None)), ("one", Claimed(0, None)), ("two", Unchanged("taken"))):
         assert open_child(store, other, claimant, "{}", rules) == reply
     assert isinstance(store.begin(other, "worker", 30.0), Begun)

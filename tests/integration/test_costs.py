@@ -15,7 +15,7 @@ import redis
 from servers import RedisServer
 
 from celery_once_beat.features.runtime.store import ask_changed
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, BeatReport, ClaimRequest, Confirmation, Ending, Loaded, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
@@ -29,7 +29,7 @@ NAMES = [f"proj.reports.nightly-{number:03}" for number in range(100)]
 BEATS = ("beat-7f9c6d5b8-x2x4q:1:0a1b2c3d", "beat-7f9c6d5b8-k9p0z:1:4e5f6a7b")
 OWNER = "celery@worker-6c8d9f7b5-abcde:0123456789ab:12ef"
 MARK = "0123456789abcdef"
-LIMITS = EndRules(max_attempts=3, recover=True, grace=None)
+LIMITS = EntryPolicy()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from proxy import Proxy
 from celery_once_beat import OnceTask
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.features.admission.worker import Part
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import LoadRequest, store_of
 from celery_once_beat.windows import Window, WindowKey, encode_headers, format_instant
 from celery_once_beat.worker.errands import errands_of
@@ -227,7 +227,7 @@ def test_each_end_sends_its_signal(worker: Worker, end: str) -> None:
 @pytest.mark.parametrize(("error", "outcome"), [(LookupError("mine"), ""), (Reject("no"), "failed")])
 def test_the_entrys_retry_failed_after(worker: Worker, error: Exception, outcome: str) -> None:
     """A failure that runs again isn't signalled yet. What is final doesn't run again: nothing comes after a Reject."""
-    rules = EndRules(max_attempts=3, recover=True, grace=None, retry_failed_after=60.0)
+    rules = EntryPolicy(retry_failed_after=60.0)
     store_of(worker.app).load_many([LoadRequest(KEY.entry, "beat", "mark", 86400.0, rules)])
     with heard() as sent, pytest.raises(type(error)):
         worker.deliver(lambda: _throw(error))
@@ -401,9 +401,7 @@ def test_begins_that_are_all_answered_late(slow, redis_url, monkeypatch) -> None
 
 def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
     """A window that begin finds past its grace is missed: one line and one signal; it isn't also a refused copy."""
-    request = LoadRequest(
-        WINDOW.entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=60.0), known=T0
-    )
+    request = LoadRequest(WINDOW.entry, "beat", "mark", 86400.0, EntryPolicy(grace=60.0), known=T0)
     store_of(worker.app).load_many([request])
     with heard() as sent, caplog.at_level(logging.INFO), pytest.raises(Ignore, match="missed"):
         worker.deliver(lambda: pytest.fail("a window past its grace was executed"))

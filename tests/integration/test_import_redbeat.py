@@ -23,7 +23,7 @@ from redbeat.schedules import rrule
 from celery_once_beat import Schedule, Schedules
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.features.runtime.store import read_definitions
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import LoadRequest
 from celery_once_beat.windows import next_start
 
@@ -172,14 +172,14 @@ def test_one_that_never_ran_is_due_at_once(app: Celery, import_: Import, schedul
 def test_an_entry_of_the_code_goes_on_too(app: Celery, import_: Import, schedules: Schedules) -> None:
     """It stays in beat_schedule, and a beat that loads it goes on where RedBeat stopped; then once more."""
     app.conf.beat_schedule = {"in the code": {"task": "proj.work", "schedule": crontab(minute="*")}}
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    limits = EntryPolicy()
     for ago in (3, 2):
         last = save(app, "in the code", crontab(minute="*"), ago * MINUTE)
         assert import_().output.startswith("= in the code: from 20")
         assert schedules.get("in the code") is None
         account = schedules._store.account("in the code")
         assert account.cursor == last
-        request = LoadRequest("in the code", "b:1:c", account.fingerprint, ttl=9e4, end_rules=limits)
+        request = LoadRequest("in the code", "b:1:c", account.fingerprint, ttl=9e4, policy=limits)
         (loaded,) = schedules._store.load_many([request])
         assert (loaded.cursor, loaded.news) == (last, "same"), "the fingerprint is that of a beat of the same app"
 

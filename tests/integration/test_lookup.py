@@ -10,7 +10,7 @@ import redis
 from processes import wait_until
 
 from celery_once_beat.lookup import EntrySeen, Lookup
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import (
     BeatReport,
     Begun,
@@ -39,7 +39,7 @@ class Teller:
         self.store.load_many(
             [
                 LoadRequest(
-                    name, "host:1:a", MARK, 3600.0, EndRules(max_attempts=3, recover=True, grace=None),
+                    name, "host:1:a", MARK, 3600.0, EntryPolicy(),
                     known=self.cursor,
                 )
                 for name in ("nightly", "other")
@@ -114,7 +114,7 @@ def test_windows_that_never_ran(teller: Teller) -> None:
 
 def test_who_ran_it_last_is_shown_whoever_ends_it(teller: Teller) -> None:
     """A beat gives up a window whose only execution died: the history names the worker that died in it."""
-    limits = EndRules(max_attempts=1, recover=True, grace=None)
+    limits = EntryPolicy(max_attempts=1)
     teller.store.load_many([LoadRequest("nightly", "host:1:a", MARK, 3600.0, limits, known=teller.cursor)])
     window = teller.claim()
     teller.store.begin(window, "w@far:1:2", 0.05)

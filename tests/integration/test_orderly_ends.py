@@ -16,7 +16,7 @@ from processes import wait_until
 from stage import T0, nth
 from system import System
 
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store.model import ClaimRequest, Closed, Confirmation, LoadRequest
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
@@ -56,9 +56,7 @@ class Waiting:
     def publish(self, entry: str, task: str, *args: Any) -> None:
         window = Window(entry, nth(1), None)
         store = self.system.store
-        store.load_many(
-            [LoadRequest(entry, "beat", "mark", 86400.0, EndRules(max_attempts=3, recover=True, grace=None), known=T0)]
-        )
+        store.load_many([LoadRequest(entry, "beat", "mark", 86400.0, EntryPolicy(), known=T0)])
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
         store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, 1, 600.0)])
         self.send(task, *args, headers=encode_headers(window))

@@ -24,7 +24,7 @@ from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.cli.context import Project
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import make_report, take_snapshot
 from celery_once_beat.store import BeatReport, Begun, ClaimRequest, Confirmation, Loaded, LoadRequest, Published, Store
@@ -127,7 +127,7 @@ def test_a_beat_that_may_not_look_for_what_is_gone(start_redis: Callable[..., Re
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "beat", "on", ">secret", "~*", "+@all", "-exists")
     store = Store(Settings(redis_url=server.url().replace("redis://", "redis://beat:secret@")))
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    limits = EntryPolicy()
     for beat in ("host:1:a", "host:2:b"):  # the second one finds the entry there, and looks
         request = LoadRequest("tick", beat, "a-mark", 3600.0, limits, defined='{"task":"proj.work","lease":1}')
         assert all(isinstance(reply, Loaded) for reply in store.load_many([request]))
@@ -140,7 +140,7 @@ def test_while_a_beat_loads_the_others_are_believed(redis_url: str, store: Store
     app.conf.beat_schedule = {"kept": {"task": "proj.work", "schedule": 60.0}}
     schedule = load_schedule(app, store.settings)
     (kept,) = schedule.entries
-    limits = EndRules(max_attempts=3, recover=True, grace=None)
+    limits = EntryPolicy()
     long_ago = datetime.now(timezone.utc) - timedelta(hours=1)
 
     def load(name: str, beat: str) -> None:

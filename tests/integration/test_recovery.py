@@ -25,7 +25,7 @@ from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import BeatReport, ClaimRequest, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
@@ -70,11 +70,7 @@ class Beat:
         mark = row.fingerprint if row else mark
         self.store.heartbeat(beat)
         self.store.load_many(
-            [
-                LoadRequest(
-                    name, beat, mark, 86400.0, EndRules(max_attempts=most, recover=True, grace=None, **limits), known=T0
-                )
-            ]
+            [LoadRequest(name, beat, mark, 86400.0, EntryPolicy(max_attempts=most, **limits), known=T0)]
         )
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for n, window in enumerate(windows):

@@ -12,7 +12,7 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, ClaimRequest, Confirmation, Ending, LoadRequest, Store, Taken
 from celery_once_beat.windows import WindowKey
@@ -31,7 +31,7 @@ class Hours:
         self.now = T0
         self.store = Store(Settings(redis_url=server.url()))
         self.go_on(0)
-        limits = EndRules(max_attempts=3, recover=True, grace=None)
+        limits = EntryPolicy()
         (loaded,) = self.store.load_many([LoadRequest("tick", "beat", MARK, 90 * 86_400.0, limits, known=T0)])
         self.cursor = loaded.cursor
         self.queue: deque[WindowKey] = deque()

@@ -17,7 +17,7 @@ from simulation.recorder import Line, recorded
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.features.runtime import store as definitions
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Renewal, Store, raised
 from celery_once_beat.store import model as r
@@ -48,7 +48,7 @@ class History:
         self.store, self.entry, self.since, self.rng = store, entry, since, rng
         #: The definition that beats have, and whether it was set at run time.
         self.loaded, self.stored = "ten", False
-        self.limits = EndRules(
+        self.limits = EntryPolicy(
             max_attempts=rng.randint(1, 3), recover=rng.random() < 0.8, grace=rng.choice([None, None, 30.04]),
             retry_failed_after=rng.choice([None, None, 0.0, 20.04]), overlap=rng.choice([None, None, "allow", "skip"]),
         )  # fmt: skip

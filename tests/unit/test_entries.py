@@ -525,7 +525,7 @@ def test_the_starting_deadline_limits_what_a_beat_catches_up_on(when: Any, runs:
     assert step is not None
     assert step.run
     assert step.start == NOW - (runs or 10 * MINUTE)
-    assert late.load_request("beat", NOW).end_rules.grace is None
+    assert late.load_request("beat", NOW).policy.grace is None
 
 
 # -- polled schedules

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.rules import EndRules
+from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Store, Unchanged
 from celery_once_beat.store.codec import instant, read_begin, read_word
@@ -93,7 +93,7 @@ def open_child(
     window: WindowKey,
     claimant: str,
     message: str,
-    rules: EndRules,
+    policy: EntryPolicy,
     *,
     expires: float | None = None,
     overdue_in: float | None = None,
@@ -103,7 +103,7 @@ def open_child(
     ``claimant`` is a name used for this call alone. Unless the caller confirms it within ``overdue_in`` seconds (None:
     ``claim_lease``), a beat publishes it. ``expires``: so many seconds later it does.
     """
-    options = {name: value if name in _END_RULES else None for name, value in rules.by_name.items()}
+    options = {name: value if name in _END_RULES else None for name, value in policy.end_rules.items()}
     wait = store.settings.claim_lease if overdue_in is None else overdue_in
     asked: dict[str, Any] = {"claimant": claimant, "message": message, "options": encode_options(options)}
     asked |= {"expires": expires, "overdue_in": wait}
