@@ -86,13 +86,12 @@ class Check:
 
 def check_seconds(minimum: float, maximum: float = _TEN_YEARS, *, optional: bool = False) -> Check:
     """A number of seconds from ``minimum`` to ``maximum``; with ``optional`` None stays None."""
-    limits = f"from {minimum:g} to {maximum:g}" if maximum < _TEN_YEARS else f"at least {minimum:g}"
-    comma = "" if maximum < _TEN_YEARS else ","
+    limits = f" from {minimum:g} to {maximum:g}" if maximum < _TEN_YEARS else f", at least {minimum:g}"
 
     def fits(value: Any) -> bool:  # also refuses NaN
         return not isinstance(value, bool) and isinstance(value, (int, float)) and minimum <= value <= maximum
 
-    return Check(f"a number of seconds{comma} {limits}", fits, float, optional)
+    return Check(f"a number of seconds{limits}", fits, float, optional)
 
 
 def check_count(minimum: int, *, optional: bool = False) -> Check:
