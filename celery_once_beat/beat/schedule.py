@@ -55,7 +55,8 @@ def load_schedule(
     app.loader.import_default_modules()
     app.finalize()
     cls, found, disabled = read_entries(app, scheduler or app.conf.beat_scheduler)
-    return as_loaded(app, settings, cls, found, disabled, known)
+    entries = Entries("", settings, app.tasks) if known is None else known
+    return as_loaded(entries, cls, found, disabled)
 
 
 def read_entries(app: Celery, scheduler: str) -> tuple[type[Scheduler], dict[str, Any], frozenset[str]]:
@@ -75,18 +76,12 @@ def read_entries(app: Celery, scheduler: str) -> tuple[type[Scheduler], dict[str
 
 
 def as_loaded(
-    app: Celery,
-    settings: Settings,
-    cls: type[Scheduler],
-    found: dict[str, Any],
-    disabled: frozenset[str],
-    known: Entries | None = None,
+    entries: Entries, cls: type[Scheduler], found: dict[str, Any], disabled: frozenset[str]
 ) -> LoadedSchedule:
     """Return ``found``, entries of Celery's own by name, as a beat with the scheduler ``cls`` would load them.
 
-    ``known``: see :func:`load_schedule`.
+    ``entries`` become those.
     """
-    entries = Entries("", settings, app.tasks) if known is None else known
     with silence():  # the caller shows what a beat would log
         entries.refresh(found)
     claims_windows = bool(getattr(cls, "claims_windows", False))

@@ -18,8 +18,7 @@ from servers import free_port
 from system import System
 
 from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
-from celery_once_beat.beat import as_loaded
-from celery_once_beat.beat.entries import Entries
+from celery_once_beat.beat import Entries, as_loaded
 from celery_once_beat.errors import SettingError
 from celery_once_beat.features.keyed.beat import Children
 from celery_once_beat.features.keyed.store import open_child
@@ -237,7 +236,7 @@ def test_it_can_be_given_up(sender: Callable[..., Any], redis_url: str) -> None:
     store, name = store_of(mail.app), "child:proj.mail@report:ann"
     assert [*store.account(name).open] == [WINDOW.start]
     store.trip.send([("ZADD", store.keys.open(store.shard_of(name)), 0, f"{name}@2026-11-21T08:00:00.000000Z")])
-    loaded = as_loaded(mail.app, store.settings, OnceScheduler, {}, frozenset())
+    loaded = as_loaded(Entries("", store.settings, mail.app.tasks), OnceScheduler, {}, frozenset())
     (shown,) = make_report(Lookup(store).overview([]), loaded).entries
     assert (shown.entry, shown.attention) == (name, ("1 overdue, a child that no beat has sent again",))
     assert Orders(store).abandon(name, [WINDOW.start], OrderedBy("anna")).gone == [WINDOW.start]

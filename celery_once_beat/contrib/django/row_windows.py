@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from celery_once_beat.beat import BeatEntry, as_loaded
+from celery_once_beat.beat import BeatEntry, Entries, as_loaded
 from celery_once_beat.client import OrderedBy, log_order, newest_start
 from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, StoreUnavailableError
 from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, refuse_orders, write_orders
@@ -181,4 +181,5 @@ def _schedule(rows: Iterable[Any], app: Any) -> Any:
     app.finalize()
     found = as_entries((row for row in rows if row.enabled), OnceDatabaseScheduler.Entry, app)
     disabled = frozenset(row.name for row in rows if not row.enabled)
-    return as_loaded(app, Settings.from_app(app), OnceDatabaseScheduler, found, disabled)
+    entries = Entries("", Settings.from_app(app), app.tasks)
+    return as_loaded(entries, OnceDatabaseScheduler, found, disabled)
