@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import kombu
@@ -30,6 +31,7 @@ from celery_once_beat.beat.broker import batch
 from celery_once_beat.beat.learned import LearnedMessages
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
+from celery_once_beat.rules import Timing
 from celery_once_beat.store import Claimed
 from celery_once_beat.windows import Window
 
@@ -144,7 +146,8 @@ class Ways(ExitStack):
         if prepared:
             prepared()
         here = self.sent_here(prepared) if prepared else []
-        job: Any = Job(None, self.start, Claimed(1, None))  # type: ignore[arg-type]  # of its entry nothing is read
+        row: Any = SimpleNamespace(timing=Timing())  # nothing else of it is read
+        job = Job(row, self.start, Claimed(1, None))
         entry = self.scheduler._entry_to_send(source, window, job, outgoing)
         with outgoing.watched(), self.learned.learning(source, outgoing):
             self.scheduler.apply_entry(entry, producer=self.scheduler.producer)
