@@ -319,6 +319,9 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
         if verb == "begin":
             _, fence, attempt, *_ = reply.split(" ")
             return "begun", int(fence), int(attempt)
+        if verb == "load":
+            _, cursor, _, news, *_ = reply.split(" ")
+            return "loaded", cursor, news
         return (reply,)
     match verb, reply[0]:
         case "claim" | "backfill", "claimed":
@@ -333,8 +336,6 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
             return ("again",)
         case "begin", "waits":
             return ("waits",)
-        case "load", "loaded":
-            return "loaded", reply[1], reply[3]
         case "begin" | "claim" | "load", "elsewhen" | "superseded":
             return (reply[0],)
         case "pause", _:

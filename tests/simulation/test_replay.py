@@ -137,7 +137,7 @@ def test_a_reply_that_cannot_be():
         return {"verb": verb, "entry": entry, "start": start, "args": args, "reply": reply, "at": [1000, 1001]}
 
     history = [
-        line("load", load, ["loaded", first, "1", "new", 0, first], start=""),
+        line("load", load, f"loaded {first} 1 new {first} ", start=""),
         line("claim", claim, ["claimed", 1, "0", 0]),
         line("buffer", {}, ["whatever"]),
         line("claim", again, ["claimed", 1, "0", 0]),
