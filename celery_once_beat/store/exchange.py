@@ -76,7 +76,8 @@ class Nodes:
         replies: list[Reply] = [(None, None, False)] * len(commands)
         left = [*range(len(commands))]
         for pause in (*_PAUSES, None):
-            for (server, asking), positions in self._by_server(commands, left, replies).items():
+            only = {(self._only, False): left} if self._only is not None and left else None
+            for (server, asking), positions in (only or self._by_server(commands, left, replies)).items():
                 try:
                     sent = [commands[position].packed for position in positions]
                     found = _send_to(server, sent, load, last, asking=asking)
@@ -103,8 +104,6 @@ class Nodes:
 
         Where no server can be found, the error goes into ``replies``.
         """
-        if self._only is not None:
-            return {(self._only, False): [*positions]} if positions else {}
         found: dict[tuple[Connections, bool], list[int]] = {}
         for position in positions:
             answer, node = replies[position][0], None

@@ -116,7 +116,7 @@ class RoundTrip:
     def _send(self, commands: Sequence[Command], load: Sequence[bytes] = (), last: bytes | None = None) -> list[Reply]:
         """As :meth:`Nodes.send`. Raises StoreUnavailableError if no server answered."""
         try:
-            return self._nodes.send(commands, load, last)
+            return (self._lazy or self._nodes).send(commands, load, last)
         except OnceError:
             raise
         except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made

@@ -35,17 +35,17 @@ from celery_once_beat.windows import Window, encode_headers
 
 #: What a window may cost; in a worker of one process, beside a plain task.
 BUDGETS = {
-    "worker: Python calls": 163,
+    "worker: Python calls": 160,
     "worker: Python calls of a task without a window": 13,
-    "worker: functions on the stack of a begin": 15,
+    "worker: functions on the stack of a begin": 14,
     "worker: their files": 8,
     "worker: sends": 1.2,
     "worker: futex calls": 1,
     "begin, finish: commands in scripts": 20,
     "begin, finish: bytes sent": 1_400,
-    "claim, confirm: commands in scripts": 20,
+    "claim, confirm: commands in scripts": 18,
     "claim, confirm: bytes sent": 1_400,
-    "beat, burst: Python calls": 338,
+    "beat, burst: Python calls": 320,
     "beat, burst: sends": 0.1,
 }
 EACH, HOUR = 100, timedelta(hours=1)
