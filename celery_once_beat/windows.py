@@ -203,6 +203,11 @@ def is_child(entry: str) -> bool:
     return entry.startswith(f"{CHILD}:")
 
 
+def task_of_child(name: str) -> str:
+    """Return the task of a child by its name, ``proj.mail@report:ann``."""
+    return name.removeprefix(f"{CHILD}:").partition("@")[0]
+
+
 def changed(window: Window, **fields: Any) -> Window:
     """As ``dataclasses.replace``, which takes five times as long: each execution changes its window twice."""
     other = object.__new__(Window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone, tzinfo
 from functools import cached_property, wraps
@@ -21,6 +21,7 @@ from celery_once_beat.lookup import Lookup, Overview
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import take_snapshot
 from celery_once_beat.store import Store
+from celery_once_beat.windows import is_child
 from celery_once_beat.wording import did_you_mean, printable, read_time
 from celery_once_beat.worker import check_tasks
 
@@ -74,9 +75,9 @@ class Project:
                 self.store_trouble = printable(str(exc))
         return loaded
 
-    def overview(self) -> Overview:
-        """Look at all entries: those of the schedule, and those that beats have loaded."""
-        return take_snapshot(self.lookup, self.schedule)
+    def overview(self, names: Iterable[str] = ()) -> Overview:
+        """Look at all entries: the schedule's, those that beats have loaded, and tracked children of ``names``."""
+        return take_snapshot(self.lookup, self.schedule, children=filter(is_child, names))
 
     def messages(self, queue: str) -> int | None:
         """Return how many messages a queue has, by the broker; None if that isn't known."""

@@ -63,7 +63,7 @@ def status(project: Project, entry: tuple[str, ...], queue: str | None, **given:
     Exits with 1 where nothing is claimed: no beat lives, the ticks of one fail, one can't use the broker, or the Redis
     server's clock went back.
     """
-    whole = _snapshot(project)
+    whole = _snapshot(project, entry)
     unknown = set(entry) - {each.entry for each in whole.entries}
     if unknown:
         project.entry(min(unknown))  # it says what there is
@@ -105,8 +105,8 @@ def watch(project: Project, interval: float) -> None:
             time.sleep(interval)
 
 
-def _snapshot(project: Project) -> Report:
-    return make_report(project.overview(), project.schedule)
+def _snapshot(project: Project, names: Iterable[str] = ()) -> Report:
+    return make_report(project.overview(names), project.schedule)
 
 
 def _print_status(report: Report, zone: tzinfo, *, all_: bool = False, in_full: bool = False) -> None:
@@ -172,15 +172,11 @@ def _print_workers(report: Report) -> None:
     workers = report.workers
     if workers:
         click.echo()
-        lines = [
-            [
-                plain(each.worker),
-                "-" if each.heard is None else f"{span(each.heard)} ago",
-                str(each.running),
-                plain(some(each.queues, _MOST_QUEUES)) or "-",
-            ]
-            for each in workers[:_MOST_WORKERS]
-        ]
+        lines = []
+        for each in workers[:_MOST_WORKERS]:
+            heard = "-" if each.heard is None else f"{span(each.heard)} ago"
+            queues = plain(some(each.queues, _MOST_QUEUES)) or "-"
+            lines.append([plain(each.worker), heard, str(each.running), queues])
         print_table(["WORKER", "HEARD", "RUNNING", "QUEUES"], lines)
     if len(workers) > _MOST_WORKERS:
         click.echo(f"… and {len(workers) - _MOST_WORKERS} more workers.")
@@ -344,11 +340,13 @@ def _seen(project: Project, entries: Sequence[BeatEntry], named: Collection[str]
 # -- history ----------------------------------------------------------------------------------------------------
 
 
-def _print_window(window: WindowStatus, project: Project) -> None:
+def _print_window(window: WindowStatus, children: Sequence[tuple[str, str]], project: Project) -> None:
     """Print all that is known of a window; and how to end its execution, if it runs."""
     facts = {name: value for name, value in as_json(window).items() if value not in (None, "", 0, False)}
     for name, value in facts.items():
         click.echo(f"{name:<9} {plain(in_zone(str(value), project.zone))}")
+    for name, task_id in children:
+        click.echo(f"child     {plain(name)}, task {plain(task_id)}")
     if window.state == "running" and window.worker:
         words = ["celery", "-A", project.app.main or "…", "control", "-d", window.worker, "terminate", "SIGTERM"]
         click.echo(f"\nTo end this execution: {plain(shlex.join([*words, window.task_id]))}")
@@ -378,15 +376,17 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
     found = [each for each in seen.windows if start in (None, each.start)][:number]
     windows = [WindowStatus.of(each, entry, project.settings.key_prefix) for each in found]
     zone = project.zone
+    children = [] if start is None else project.lookup.children(entry, start)
     if json_:
-        print_json({"entry": entry, "windows": as_json(windows)})
+        named = [{"entry": name, "task_id": task_id} for name, task_id in children]
+        print_json({"entry": entry, "windows": as_json(windows), **({} if start is None else {"children": named})})
         return
     if not windows:
         click.echo(f"{plain(entry)}: no window has an outcome yet." if start is None else "No such window is known.")
         return
     if start is not None:
         for each in windows:  # one that was ordered again has its last record too
-            _print_window(each, project)
+            _print_window(each, children, project)
         return
     print_table(
         ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"],

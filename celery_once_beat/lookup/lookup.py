@@ -116,6 +116,13 @@ class Lookup:
         """Look at one entry, with up to ``history`` records of its history."""
         return self.overview([name], history).entries[name]
 
+    def children(self, name: str, start: datetime) -> list[tuple[str, str]]:
+        """Return name and task id of each child of an entry's window that is noted, in the order of their calls."""
+        (texts,) = self._trip.read([("LRANGE", self._keys.of_entry("children", name), 0, -1)])
+        of_window, noted = f"{format_instant(start)} ", () if isinstance(texts, OnceError) else reversed(texts)
+        found = [text.removeprefix(of_window).partition(" ") for text in noted if text.startswith(of_window)]
+        return [*dict.fromkeys((name, task_id) for task_id, _, name in found)]
+
     # -- beats ------------------------------------------------------------------------------------------------
 
     def beats(self) -> tuple[datetime, float, list[BeatSeen], Loss | None]:

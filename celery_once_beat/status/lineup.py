@@ -16,6 +16,7 @@ from celery_once_beat.beat import BeatEntry, LoadedSchedule, guard
 from celery_once_beat.errors import OnceError, ScheduleError
 from celery_once_beat.lookup import EntrySeen, Overview
 from celery_once_beat.schedules import LoadedDefinition
+from celery_once_beat.windows import is_child, task_of_child
 from celery_once_beat.wording import printable, short, some
 
 #: Names that a line has of each kind.
@@ -140,6 +141,9 @@ class _Look:
         return seen.account is not None and not self._alive.isdisjoint(seen.account.loaders)
 
     def _find(self, seen: EntrySeen) -> tuple[Listed | None, str]:
+        if is_child(seen.name) and seen.account is not None:  # somebody asks for it
+            sent, task = "sent by a window", task_of_child(seen.name)
+            return Listed(seen.name, task, sent, tracked=True, seen=seen, entry=None, lease=None), ""
         code = self._entries.get(seen.name)
         definition = self._definition(seen)
         if definition is not None and self._runs(seen, known=code is not None):

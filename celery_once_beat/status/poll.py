@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -107,11 +107,14 @@ class View:
         return self._schedule
 
 
-def take_snapshot(lookup: Lookup, schedule: LoadedSchedule, before: Remembered | None = None) -> Overview:
+def take_snapshot(
+    lookup: Lookup, schedule: LoadedSchedule, before: Remembered | None = None, children: Iterable[str] = ()
+) -> Overview:
     """Look at all that a report needs: the entries of ``schedule``, those that beats have loaded, beats and workers.
 
-    ``before``: who looks again and again reads what has changed. Raises StoreUnavailableError.
+    And tracked ``children``, by name. ``before``: who looks again and again reads what has changed. Raises
+    StoreUnavailableError.
     """
-    overview = lookup.overview(schedule.names, and_loaded=True, before=before)
+    overview = lookup.overview([*schedule.names, *children], and_loaded=True, before=before)
     odd = [name for name, seen in overview.entries.items() if needs_records(seen, overview.now)]
     return lookup.with_records(overview, odd)

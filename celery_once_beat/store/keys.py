@@ -21,6 +21,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
                                 or the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
+    {7}:children:<name>         children of its windows: <start> <task's id> <name>, the newest, display only; the
+                                retention
     {7}:refused:<name>          start → copies refused, of the latest windows, display only; as the entry
     {7}:lines                   keys of entries whose windows wait for their turn → until when beats look often, server
                                 ms; twenty minutes
@@ -70,7 +72,7 @@ _OF_WINDOW = ("claim", "run")
 #: All others are strings.
 _NAMES = {
     "hash": ("entry", "entries", "ends", "refused", "failures", "def", "reports", "lost"),
-    "list": ("history", "changes"),
+    "list": ("history", "children", "changes"),
     "stream": ("alerts",),
     "zset": ("open", "late", "workers", "lines", "slots", "waiting", "defs", "gone", "orders", "beats"),
 }

@@ -430,19 +430,25 @@ def test_the_board_shows_what_the_beats_run(system: System, board: Start) -> Non
     system.entries = {
         "there": {"task": WORK, "every": 3600.0},
         "fails": {"task": "apps.once_app.ending", "args": ["fails"], **once_soon()},
+        "sends": {"task": "apps.once_app.parent", "args": ["ann"], **once_soon()},
     }
+    system.settings = {"once_beat_board_links": {"Flower": "https://flower.example/{task}/{task_id}"}}
     system.worker(concurrency=1).wait_ready()
     system.beat()
     wait_until(lambda: system.outcomes("fails").get("failed"), "one has failed", 60)
+    system.wait_done(1, "sends")
     there = board(entries={"here": {"task": WORK, "every": 60.0}})
     page = wait_until(lambda: "no beat runs" in (text := there.ask("/").text) and text, "the beat has loaded all", 60)
     line = re.search(r'<p id="code">(.*)</p>', page)
-    assert "no beat runs &#39;here&#39;; not in this code: &#39;fails&#39;, &#39;there&#39;" in line[1]
-    assert page.count('role="rowheader"') == 2
+    assert "no beat runs &#39;here&#39;; not in this code: &#39;fails&#39;, &#39;sends&#39;, &#39;there&#39;" in line[1]
+    assert page.count('role="rowheader"') == 3
     assert "last window failed: ValueError: this task fails" in page
     (window,) = re.findall(r'class="failed" href="(window/[^"]+)"', page)
     story = there.ask(f"/{window}").text
     assert "<dt>Failure</dt><dd>ValueError: this task fails</dd>" in story
+    (window,) = re.findall(r'href="(window/[^"]+)" aria-label="sends,', page)
+    child, told = "child:apps.once_app.work@sends:ann", there.ask(f"/{window}").text
+    assert re.search(rf'{child} <span>task (\S+)</span> <a .*href="https://flower.example/apps.once_app.work/\1"', told)
 
 
 # -- secrets --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -15,7 +16,7 @@ from celery import Celery
 from killpoints import POINTS
 from processes import wait_until
 from servers import free_port
-from system import System
+from system import System, once_soon
 
 from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
 from celery_once_beat.beat import Entries, as_loaded
@@ -27,7 +28,7 @@ from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.status import make_report
 from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
-from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
+from celery_once_beat.windows import WindowKey, decode_headers, parse_instant, task_id
 
 USERS = ["ann", "bob", "carl"]
 KILLED = [
@@ -292,6 +293,29 @@ def test_one_that_loses_its_headers_is_not_recovered(sender: Callable[..., Any],
     mail = sender(base=Careless)
     send(mail)
     assert (queued(redis_url), overdue(store_of(mail.app))) == (1, [])
+
+
+def test_a_window_names_its_children(system: System) -> None:
+    """With their tasks' ids, each once; and what is asked of a child is shown, though it is in no schedule."""
+    system.entries = {"tick": {"task": "apps.once_app.parent", "args": ["ann", "bob"], **once_soon()}}
+    system.settings = {"once_beat_lease": 4.0}
+    system.kill_point = "worker.before_finish:KILL"
+    system.worker(), system.worker("other"), system.beat(kill_point="")
+    system.wait_fired()
+    system.wait_done(1)
+    wait_until(lambda: not open_children(system), "each child is done", 60)
+    (start,) = system.starts()
+    found = json.loads(system.once("history", "tick", "--window", start, "--json"))["children"]
+    assert found == [
+        {"entry": child(user), "task_id": task_id("once:", child(user), parse_instant(start))}
+        for user in ("ann", "bob")
+    ]
+    assert f"child     {child('ann')}, task {found[0]['task_id']}\n" in system.once(
+        "history", "tick", "--window", start
+    )
+    shown = system.once("status", child("bob"))
+    assert re.search(rf"^{child('bob')} .* done ", shown, re.MULTILINE)
+    assert "  task      apps.once_app.work\n" in shown
 
 
 def test_its_headers_are_those_of_a_window(sender: Callable[..., Any], raw: redis.Redis) -> None:

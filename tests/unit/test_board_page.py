@@ -329,12 +329,13 @@ def test_links_keep_what_comes_from_outside_in_its_place() -> None:
     """Each value is percent-encoded; a link that needs what isn't known is left out."""
     templates = {"Logs": "https://logs.example/{task_id}?q={entry}#{task}", "Worker": "https://w.example/{worker}"}
     each = {"Log": "https://logs.example/{worker}/{attempt}"}
-    assert list(words.links_of(each, WindowStatus.of(past(attempts=2)), "a", None, "id-1")) == [
+    assert list(words.links_of(each, words.fields_of(WindowStatus.of(past(attempts=2)), "a", None), 2)) == [
         ("Log, attempt 1", "https://logs.example/host-b/1"),
         ("Log, attempt 2", "https://logs.example/host-b/2"),
     ]
     hostile = "a/../b?x=1&y={task}#<script>\n\udcff@evil.example"
-    made = dict(words.links_of(templates, WindowStatus.of(past(worker="")), hostile, "proj.{entry}", "id-1"))
+    fields = words.fields_of(WindowStatus.of(past(worker="")), hostile, "proj.{entry}")
+    made = dict(words.links_of(templates, {**fields, "task_id": "id-1"}))
     assert made == {
         "Logs": "https://logs.example/id-1?q=a%2F..%2Fb%3Fx%3D1%26y%3D%7Btask%7D%23%3Cscript%3E%0A%ED%B3%BF%40evil.example"
         "#proj.%7Bentry%7D"

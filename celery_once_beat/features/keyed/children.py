@@ -28,7 +28,7 @@ from celery_once_beat.store import Claimed, Confirmation, Published, store_of
 from celery_once_beat.windows import CHILD, Window, WindowKey, task_id
 from celery_once_beat.wording import failure_words, printable
 
-from .store import open_child
+from .store import note_child, open_child
 
 if TYPE_CHECKING:
     from celery_once_beat.worker import OnceTask
@@ -37,20 +37,22 @@ logger = get_logger(__name__)
 
 
 class TrackedChild:
-    """One call of a task as a window that starts at ``start``. Raises SettingError for what can't be kept."""
+    """One call of a task as a window that starts with its parent. Raises SettingError for what can't be kept."""
 
     def __init__(
-        self, task: OnceTask, name: str, start: datetime, args: Any, kwargs: Any, options: dict[str, Any]
+        self, task: OnceTask, name: str, parent: Window, args: Any, kwargs: Any, options: dict[str, Any]
     ) -> None:
         self._task, self._args, self._kwargs, self._options = task, args, kwargs, options
         self._store = store_of(task.app)
         settings = self._store.settings
-        self.key = WindowKey(f"{CHILD}:{name}", start)
+        self.key = WindowKey(f"{CHILD}:{name}", parent.start)
+        self._sent_as = task_id(settings.key_prefix, self.key.entry, parent.start)
+        self._note = note_child(self._store, parent, self.key.entry, self._sent_as)
         if task.typing:
             task.__header__(*(args or ()), **(kwargs or {}))  # type: ignore[attr-defined]  # celery-types lacks it
         try:
             definition = Definition.of(
-                task.name, OneOff(start), args=args, kwargs=kwargs, options=options, once={"tracked": True}
+                task.name, OneOff(parent.start), args=args, kwargs=kwargs, options=options, once={"tracked": True}
             )
             definition.check_tasks(settings)
         except SettingError as exc:
@@ -65,10 +67,8 @@ class TrackedChild:
         Returns False if it was open, or has ended. Raises StoreUnavailableError: then it may be open or not.
         """
         expires = self._timing.expires_after(datetime.now(timezone.utc))
-        rules, claimant = self._policy, f"{CHILD}:{uuid.uuid4().hex}"
-        reply = open_child(
-            self._store, self.key, claimant, self._message, rules, expires=expires, overdue_in=overdue_in
-        )
+        asked = (self._store, self.key, f"{CHILD}:{uuid.uuid4().hex}", self._message, self._policy)
+        reply = open_child(*asked, expires=expires, overdue_in=overdue_in, note=self._note)
         return isinstance(reply, Claimed)
 
     def publish(self) -> Any:
@@ -78,7 +78,7 @@ class TrackedChild:
         """
         policy, key = self._policy, self.key
         window = Window(key.entry, key.start, None, lease=policy.lease, limit=policy.limit)
-        sent_as = task_id(self._store.settings.key_prefix, key.entry, key.start)
+        sent_as = self._sent_as
         outgoing = OutgoingMessages(sent_as, window, key.entry)
         headers = {**(self._options.get("headers") or {}), **outgoing.headers}
         options = {**self._options, "task_id": sent_as, "headers": headers}

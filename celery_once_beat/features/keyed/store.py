@@ -10,10 +10,10 @@ from typing import Any
 from celery_once_beat.errors import OnceError
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Busy, Claimed, Closed, Store, Unchanged
-from celery_once_beat.store.codec import instant, read_begin, read_word
+from celery_once_beat.store import Begun, Busy, Claimed, Closed, Store, Unchanged, raised
+from celery_once_beat.store.codec import instant, ms, read_begin, read_word
 from celery_once_beat.store.scripts import BEGIN, WINDOW, Verb, encode_options
-from celery_once_beat.windows import CHILD, KeyedWindow, WindowKey, format_instant
+from celery_once_beat.windows import CHILD, KeyedWindow, Window, WindowKey, format_instant
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,25 @@ def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Be
     return store.trip.one(store.of_window(BEGIN_NOW, window, **asked))  # type: ignore[no-any-return]
 
 
-def claim_key(store: Store, window: KeyedWindow, claimant: str, *, now: bool = False) -> Claimed | Unchanged | Elsewhen:
+def note_child(store: Store, parent: Window, name: str, sent_as: str) -> list[tuple[Any, ...]]:
+    """Return the commands that note a child of a window, and its task's id, for people; none for a call's window."""
+    if not parent.scheduled:
+        return []
+    key, child = store.keys.of_entry("children", parent.entry), f"{format_instant(parent.start)} {sent_as} {name}"
+    life = ms(store.settings.retention)
+    return [("LPUSH", key, child), ("LTRIM", key, 0, _MOST_CHILDREN - 1), ("PEXPIRE", key, life)]
+
+
+def claim_key(
+    store: Store, window: KeyedWindow, claimant: str, *, now: bool = False, note: Iterable[tuple[Any, ...]] = ()
+) -> Claimed | Unchanged | Elsewhen:
     """Take the right to publish the message of ``window``; ``claimant`` is a name used for this claim alone.
 
     Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
-    time lies outside of the window.
+    time lies outside of the window. ``note`` is sent with it.
     """
-    return store.trip.one(store.of_window(KEY_CLAIM, window, claimant=claimant, ends_at=window.end, now_only=now))
+    request = store.of_window(KEY_CLAIM, window, claimant=claimant, ends_at=window.end, now_only=now)
+    return raised(store.trip.send([request, *note])[0])  # type: ignore[no-any-return]
 
 
 def confirm_key(store: Store, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
@@ -84,11 +96,13 @@ def confirm_key(store: Store, window: KeyedWindow, claimant: str, *, published: 
     return store.trip.one(store.of_window(KEY_CONFIRM, window, claimant=claimant, published=published)) == "confirmed"
 
 
+#: Most children that are noted of one entry's windows.
+_MOST_CHILDREN = 1000
 #: What the store judges a child by. When a window starts and whom its end concerns is its parent's.
 _END_RULES = ("max_attempts", "recover")
 
 
-def open_child(
+def open_child(  # noqa: PLR0913  # what a child is opened with
     store: Store,
     window: WindowKey,
     claimant: str,
@@ -97,17 +111,18 @@ def open_child(
     *,
     expires: float | None = None,
     overdue_in: float | None = None,
+    note: Iterable[tuple[Any, ...]] = (),
 ) -> Claimed | Unchanged:
     """Open the window of a child, and keep its ``message``; :class:`Unchanged` where it is open, or has ended.
 
     ``claimant`` is a name used for this call alone. Unless the caller confirms it within ``overdue_in`` seconds (None:
-    ``claim_lease``), a beat publishes it. ``expires``: so many seconds later it does.
+    ``claim_lease``), a beat publishes it. ``expires``: so many seconds later it does. ``note`` is sent with it.
     """
     options = {name: value if name in _END_RULES else None for name, value in policy.end_rules.items()}
     wait = store.settings.claim_lease if overdue_in is None else overdue_in
     asked: dict[str, Any] = {"claimant": claimant, "message": message, "options": encode_options(options)}
     asked |= {"expires": expires, "overdue_in": wait}
-    return store.trip.one(store.of_window(OPEN_CHILD, window, **asked))  # type: ignore[return-value]
+    return raised(store.trip.send([store.of_window(OPEN_CHILD, window, **asked), *note])[0])  # type: ignore[no-any-return]
 
 
 def read_messages(store: Store, windows: Iterable[WindowKey]) -> list[str | OnceError | None]:

@@ -24,7 +24,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -48,7 +48,7 @@ from celery_once_beat.wording import A_SPAN, expect, read_span, shown
 from celery_once_beat.worker.base import WindowExecution, close_unrun, is_awaited, is_death
 from celery_once_beat.worker.calls import TaskCall, current_call
 
-from .store import Elsewhen, begin_now, claim_key, confirm_key
+from .store import Elsewhen, begin_now, claim_key, confirm_key, note_child
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -404,7 +404,11 @@ class Child:
         from .children import TrackedChild  # noqa: PLC0415  # it imports beat's part of publishing
 
         assert self._within is not None
-        return TrackedChild(self._task, self._name, self._within.start, args, kwargs, options)
+        return TrackedChild(self._task, self._name, self._within, args, kwargs, options)
+
+    def _sent_as(self, options: Mapping[str, Any], window: Window) -> str:
+        prefix = store_of(self._task.app).settings.key_prefix
+        return str(options.get("task_id") or task_id(prefix, f"key:{self._name}", window.start))
 
     def publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
         """Send it; returns its result, or None if its message is out or it has no window now."""
@@ -413,14 +417,16 @@ class Child:
             return child.publish() if child.open() else None
         store, claimant = store_of(self._task.app), uuid.uuid4().hex
         window = self._window(datetime.now(timezone.utc))
-        reply = claim_key(store, _keyed(window), claimant, now=self._within is None) if window else None
+        note = []
+        if self._within and window:
+            note = note_child(store, self._within, self._name, self._sent_as(options, window))
+        reply = claim_key(store, _keyed(window), claimant, now=self._within is None, note=note) if window else None
         if isinstance(reply, Elsewhen):  # the server's clock counts
             window = self._window(reply.now)
             reply = claim_key(store, _keyed(window), claimant) if window else None
         if window is None or not isinstance(reply, Claimed):
             return None
-        own_id = task_id(store.settings.key_prefix, f"key:{self._name}", window.start)
-        sent_as = str(options.get("task_id") or own_id)
+        sent_as = self._sent_as(options, window)
         options = {**options, "task_id": sent_as, "headers": with_window(options.get("headers"), window, sent_as)}
         published = False
         try:

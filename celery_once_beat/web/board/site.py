@@ -20,6 +20,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from celery_once_beat.errors import OnceError
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import View, WindowStatus
 from celery_once_beat.windows import format_instant, parse_instant
@@ -99,6 +101,7 @@ class _Site:
         self._collector = None if OnceCollector is None else OnceCollector()
         self._zone: tzinfo = view.app.timezone
         self._settings = view.settings
+        self._lookup = Lookup(view.store)
         self._closing = closing
         self.templates = templates = make_templates(words.plain(view.app.main or "celery"), self._zone)
         self._grid = Grid(templates, self._zone)
@@ -130,6 +133,10 @@ class _Site:
         window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
         story = [*words.story_words(window, zone, page.moment)]
         story += [("Task", line.shown_task or "-"), ("Task id", window.task_id)]
+        children: list[tuple[str, str]] = []
+        with suppress(OnceError):
+            children = await asyncio.to_thread(self._lookup.children, line.entry, window.start)
+        templates, of_window = self._settings.board_links, words.fields_of(window, line.entry, line.status.task)
         return self._story(
             request,
             "window.html",
@@ -137,7 +144,8 @@ class _Site:
             line=line,
             window=window,
             story=story,
-            links=[*words.links_of(self._settings.board_links, window, line.entry, line.status.task, window.task_id)],
+            links=[*words.links_of(templates, of_window, window.attempts)],
+            children=[(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children],
             newer=line.windows[at - 1] if at else None,
             older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
             next=words.next_start(line.status, zone, page.moment),

@@ -17,7 +17,7 @@ from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.settings import WORKER_TTL
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, WorkerStatus
-from celery_once_beat.windows import format_instant
+from celery_once_beat.windows import format_instant, task_of_child
 from celery_once_beat.wording import printable, some, span
 
 _MOST = 200
@@ -214,20 +214,12 @@ def moment(instant: datetime | None, zone: tzinfo) -> Markup:
     return when(instant, local) + ("" if there.utcoffset() == timedelta(0) else f" ({utc})")
 
 
-def links_of(
-    templates: Mapping[str, str], window: WindowStatus, entry: str, task: str | None, task_id: str
-) -> Iterator[tuple[str, str]]:
-    """Yield name and address of each link to another tool, by ``once_beat_board_links``.
-
-    A link that names an attempt is one for each of them.
-    What fills a template comes from outside, so each value is percent-encoded: it can't leave its place in the address.
-    A link that needs what isn't known of the window is left out.
-    """
-    known = {
-        "attempt": "",
+def fields_of(window: WindowStatus, entry: str, task: str | None) -> dict[str, str]:
+    """Return by what the links of a window are filled; '' for what isn't known."""
+    return {
         "entry": entry,
         "task": task or "",
-        "task_id": task_id,
+        "task_id": window.task_id,
         "state": state_of(window.state).name,
         "beat": window.beat or "",
         "worker": window.worker,
@@ -235,12 +227,25 @@ def links_of(
         "begun": format_instant(window.begun) if window.begun else "",
         "ended": format_instant(window.closed) if window.closed else "",
     }
-    assert known.keys() == LINK_FIELDS
+
+
+def fields_of_child(name: str, task_id: str) -> dict[str, str]:
+    """As :func:`fields_of`, of a child: its name, and its task's id."""
+    return {"entry": name, "task": task_of_child(name), "task_id": task_id}
+
+
+def links_of(templates: Mapping[str, str], known: Mapping[str, str], attempts: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield name and address of each link to another tool, by ``once_beat_board_links``.
+
+    A link that names an attempt is one for each of them.
+    What fills a template comes from outside, so each value is percent-encoded: it can't leave its place in the address.
+    A link that needs what isn't known of the window is left out.
+    """
     quoted = {name: quote(value, safe="", errors="surrogatepass") for name, value in known.items()}
     for name, template in templates.items():
         of_attempts = "{attempt}" in template
-        if all(value or f"{{{field}}}" not in template for field, value in known.items() if field != "attempt"):
-            for number in range(1, min(window.attempts, _MOST_ATTEMPTS) + 1) if of_attempts else [0]:
+        if all(known.get(field) or f"{{{field}}}" not in template for field in LINK_FIELDS - {"attempt"}):
+            for number in range(1, min(attempts, _MOST_ATTEMPTS) + 1) if of_attempts else [0]:
                 shown = f"{name}, attempt {number}" if of_attempts else name
                 yield plain(shown, 60), _filled(template, {**quoted, "attempt": str(number)})
 
