@@ -23,7 +23,7 @@ PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
     "Python": 19_985,
-    "Lua": 1_875,
+    "Lua": 1_874,
     "the largest module": 429,
     "tests": 46_314,
     "words of README": 900,
