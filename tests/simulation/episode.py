@@ -378,7 +378,9 @@ class Episode:
         until = kernel.now + round(self.bound() * SECOND)
         while kernel.now < until and self._owes():
             kernel.run(min(kernel.now + SECOND, until))
-        kernel.run(kernel.now + round(self._told_late() * SECOND))  # who is to be told of what ended last is told
+        # Who is to be told of what ended last is told; also that it is late, where it didn't end as done.
+        deadlines = [description(entry, self.plan.settings)["deadline"] or 0.0 for entry in self.plan.entries.values()]
+        kernel.run(kernel.now + round((max(deadlines) + self._told_late()) * SECOND))
 
     def _wake(self, faults: Faults) -> None:
         """An hour later: who slept goes on, beside others that have just been started."""
