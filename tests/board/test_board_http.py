@@ -436,7 +436,7 @@ def test_the_board_shows_what_the_beats_run(system: System, board: Start) -> Non
     system.worker(concurrency=1).wait_ready()
     system.beat()
     wait_until(lambda: system.outcomes("fails").get("failed"), "one has failed", 60)
-    system.wait_done(1, "sends")
+    wait_until(lambda: system.outcomes("sends").get("done"), "one has sent its child", 60)
     there = board(entries={"here": {"task": WORK, "every": 60.0}})
     page = wait_until(lambda: "no beat runs" in (text := there.ask("/").text) and text, "the beat has loaded all", 60)
     line = re.search(r'<p id="code">(.*)</p>', page)

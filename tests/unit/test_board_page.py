@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from celery_once_beat.features.orders.store import Order, OrderRecord
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, Trouble, WindowStatus, WorkerStatus
@@ -187,6 +188,17 @@ def test_what_concerns_all_entries_is_at_the_head() -> None:
         assert shown.parts["trouble"] == f"Redis lost its data at 21 November {lost}"
         assert f"<b>late since 21 November {late}</b>" in rows
         assert 'class="next">paused<' in rows
+
+
+def test_the_log_of_orders_is_in_one_zone() -> None:
+    """The windows that an order names, too."""
+    order = Order("run", "a", "anna", about="2026-11-21T01:15:00Z")
+    page = (
+        make_templates("shop", BERLIN)
+        .get_template("log.html")
+        .render(log=[OrderRecord(parse_instant("2026-11-21T03:00:00.000000Z"), order)])
+    )
+    assert "<td>21 November 04:00</td><td>run</td><td>a</td><td>21 November 02:15</td>" in page
 
 
 def test_the_headline_and_the_beats() -> None:
