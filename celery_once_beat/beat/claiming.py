@@ -108,7 +108,7 @@ class Claiming:
         self._left.update(entries)
 
     def reload_superseded(self, alive: Collection[str]) -> None:
-        """Load entries again that were superseded by a beat that isn't ``alive`` any more."""
+        """Load entries again whose superseding beat isn't ``alive`` any more."""
         for name in [name for name, beat in self._superseded_by.items() if beat not in alive]:
             del self._superseded_by[name]
             self._entries.wake(name)
@@ -185,7 +185,7 @@ class Claiming:
     def _to_load(self) -> list[BeatEntry]:
         """Return what is to be loaded, the most urgent last: first what is paused, then what isn't loaded."""
         entries = self._entries.unloaded()
-        if self._silent:  # they must not use up the others' time: they go first, so they come last
+        if self._silent:  # They must not use up the others' time. The list is read from its end.
             entries.sort(key=lambda entry: entry.name not in self._silent)
         return [*reversed(self._entries.paused()), *entries]
 

@@ -4,6 +4,8 @@ A heap holds one next start of each entry, so a tick costs what is due, not what
 states:
 
 ======== ========================================================= ====================================================
+state    what it is                                                how it leaves it
+======== ========================================================= ====================================================
 unloaded its cursor isn't known: it is new, or the store was away  a load answers: ``Entries.advance``
 waiting  its next start is in the future                           the start has come: ``Entries.due``
 out      it was due: its next claim is planned, sent or answered   ``Entries.advance``; ``requeue`` if nothing changed
@@ -153,8 +155,8 @@ class Entries(Making):
         source = self.scheduled
         source.schedule, source.absent_at = schedule, absent_at
         left = self.apply(source, self._ask(source))
-        stored = {name: entry for name, entry in self._entries.items() if name not in source}
-        self._entries = {**source.entries, **stored}  # in the schedule's order
+        others = {name: entry for name, entry in self._entries.items() if name not in source}
+        self._entries = {**source.entries, **others}  # in the schedule's order
         self.untracked = sum(not entry.tracked for entry in self)  # some may have gone astray
         self._out.clear()
         self._due.clear()
@@ -289,7 +291,7 @@ class Entries(Making):
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
-            # A load that works doesn't end the trouble of a claim that met a foreign key, or of a polled schedule.
+            # A load that works doesn't clear the trouble of a claim that met a foreign key, or of a polled schedule.
             if entry not in self._unreadable and not entry.is_unasked:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
@@ -320,7 +322,7 @@ class Entries(Making):
         self.rest(entry, error, action="entry_unreadable")
 
     def claim_unanswered(self, entry: BeatEntry, cursor: datetime, step: Step) -> None:
-        """A claim was sent and not answered: :meth:`doubt` has it repeated."""
+        """A claim was sent and not answered: :meth:`doubt` unloads the entry, and its next load repeats the claim."""
         entry.progress.unanswered = cursor, step
         self.requeue(entry)
 

@@ -57,7 +57,8 @@ class Execution(WindowExecution):
         super().__init__(task, store, window, owner, lease_of(window, store, task), request.id)
         self.retry = check_retry(request.retries)
         self.parts = parts_of(task, store, window, self.key, owner)
-        #: How the window ends, once its body has: done, failed or rejected, and with what; '' if it doesn't.
+        #: How the window ends, once its body has: done, failed, returned (then something failed) or rejected, and with
+        #: what; '' if it doesn't.
         self._end: tuple[str, BaseException | None] = ("", None)
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
@@ -241,7 +242,7 @@ class Execution(WindowExecution):
                     self._end = "failed", error
             self.check_lease()
         if self.state == "lost":
-            raise Ignore("stale: the lease ran out and another execution has the window")
+            raise Ignore("stale: the lease ran out, and the window isn't this execution's any more")
         if self.state == "running":
             self.state = "ended"
 

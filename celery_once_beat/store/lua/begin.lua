@@ -7,8 +7,8 @@
 --                               recorded at once. One text, since it is read for each window
 --         {'busy', reason}      refuse this copy, and count it: 'running', 'waiting for retry <n>', 'waiting to run
 --                               again', or 'handed over to retry <n>' if this copy is an older one
---         {'busy', 'runs alone'}   the window isn't in the open set, so no beat publishes it again, and it runs or has no
---                               free slot. This copy has to come again, since the other may be dead; it isn't counted
+--         {'busy', 'runs alone'}   the window isn't in the open set, and it runs or has no free slot. No beat publishes it
+--                               again, so this copy has to come back: the other may be dead. It isn't counted
 --         {'closed', outcome, why}   a rule ended it just now, or it is skipped; why is there if the
 --                               outcome alone doesn't show that
 --         {'closed', ''}        it was closed before, and perhaps ordered since; this copy is refused, and counted
@@ -26,7 +26,7 @@ entry = read_entry()
 local kind, owner, detail = run_state()
 local open = TRACKED and is_open()
 local window = open and read_window()
--- See protocol.py: a fence.
+-- See protocol.py: a fence. The account's may be larger than the entry's: a claim takes it from a run key.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 
 local function answer(fence, attempt, end_at_once)
@@ -41,7 +41,7 @@ local function begin_window()
   write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 end
 
--- Somebody ordered the window again, under another task id: the message that has the schedule's is a late copy.
+-- Somebody ordered the window again, under a task id of its own: a message that has the schedule's is a late copy.
 local before_the_order = BY_SCHEDULE and window and window.backfill == 1
 
 -- Most windows begin here. Each run of a script makes its functions anew, so what others need is included behind it.

@@ -8,8 +8,8 @@
 --
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
---         'stale'        another began since, or closed it, or it was handed over: nothing was recorded. A window that was
---                        handed over is the retry's to finish; only revoked ends it here too
+--         'stale'        another began since, or closed it: nothing was recorded. So it is where the window was handed over,
+--                        which is the retry's to finish, unless OUTCOME is revoked
 
 -- include: entry, plain_end, run, window
 -- hooks: wants_close
