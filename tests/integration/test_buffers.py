@@ -150,6 +150,7 @@ def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> 
     assert tick.begin(4) == r.Waits(nth(1), skipped=(nth(3),))
     assert tick.counts() == {"skipped": 1}
     assert tick.raw.hget(tick.entry_key, "x:skipped") == "1"
+    assert not tick.raw.hexists(tick.entry_key, f"w:{format_instant(nth(2))}"), "nothing is kept of it"
     assert [(alert.window.start, alert.ended.outcome) for alert in tick.alerts()] == [
         (nth(2), "skipped"),
         (nth(3), "skipped"),
