@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.runs import Bench
 from benchmarks.stretches import LASTING, Stretches
+from needs import find
 
 ROOT = Path(__file__).resolve().parents[2]
 BIG = 10_000
@@ -39,6 +40,8 @@ def bursts() -> Iterator[Row]:
             yield f"burst {subject} {count}", methodcaller("burst", subject, count, patience), again
     for subject in ("loop", "once"):
         yield f"burst {subject} 100000", methodcaller("burst", subject, 100_000), False
+        if find("rabbitmq-server"):
+            yield f"rabbitmq {subject} {BIG}", methodcaller("over_rabbitmq", subject, BIG), True
 
 
 def feelings() -> Iterator[Row]:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ OWNER = "worker-1@host-7f9c:0123456789ab:0123"
 
 def sent(url: str = BROKER) -> list[int]:
     """The numbers of the entries whose messages wait in the queue."""
+    if url.startswith("amqp"):
+        with app.connection_for_read() as connection:
+            queue = app.amqp.queues[QUEUE](connection.default_channel)
+            return [message.decode()[0][0] for message in iter(partial(queue.get, no_ack=True), None)]
     with redis.Redis.from_url(url) as client:
         messages = client.lrange(QUEUE, 0, -1)
     bodies = [json.loads(base64.b64decode(json.loads(message)["body"])) for message in messages]

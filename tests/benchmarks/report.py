@@ -157,6 +157,7 @@ GOALS: list[tuple[str, Value, dict[str, Any]]] = [
     (
         "… CPU a message, of the loop's", _ratio("burst once 10000", "cpu", "burst loop 10000"), {"most": 0.6},
     ),
+    ("… rate over RabbitMQ", _ratio("rabbitmq once 10000", "rate", "rabbitmq loop 10000"), {"least": 1}),
     ("… of RedBeat's", _ratio("burst once 10000", "rate", "burst redbeat 10000"), {"least": 2, "unit": " times"}),
     ("… of stock beat's", _ratio("burst once 10000", "rate", "burst stock 10000"), {"least": 50, "unit": " times"}),
     ("… CPU an entry, the most of 100 to 100,000 entries: of the least", _growth, {"most": 1.25}),

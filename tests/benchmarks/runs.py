@@ -7,6 +7,7 @@ themselves, and every window must be done by the store's own account.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.stretches import Body, Stretches
 from processes import TESTS, Proc, Processes, wait_until
 from proxy import SlowProxy
-from servers import RedisServer, find_servers
+from servers import RabbitServer, RedisServer, find_servers
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,7 +76,16 @@ class Bench:
 
     def burst(self, subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
         """Entries a second, and CPU µs an entry, of a burst; each entry's message is there, once."""
-        found = self.alone("burst", subject=subject, count=count, patience=patience)
+        with self._fresh() as env:
+            found = self._child(env, "burst", subject=subject, count=count, patience=patience)
+        return self._rate(found, count, patience)
+
+    def over_rabbitmq(self, subject: str, count: int) -> dict[str, Any]:
+        """The same over a RabbitMQ."""
+        with RabbitServer.start() as rabbit, self._fresh(BROKER=rabbit.url()) as env:
+            return self._rate(self._child(env, "burst", subject=subject, count=count), count)
+
+    def _rate(self, found: dict[str, Any], count: int, patience: float = math.inf) -> dict[str, Any]:
         assert found["sent"] == found["different"], found
         assert found["sent"] == count or found["seconds"] >= patience, found
         return {"rate": found["sent"] / found["seconds"], "cpu": found["cpu"] / found["sent"] * 1e6}
