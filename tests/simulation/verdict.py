@@ -187,13 +187,14 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
             expired = told_at is not None and end["at"] + result.marker_ttl <= told_at
             over = told_at is not None and end["at"] <= told_at
             closed = end["at"] < execution["ended"] or (over and (by_limit or expired))
-            beside = (
-                known.values() if told.get("overlap") else ()
-            )  # a window of its entry that began since keeps it out
-            others = [each for each in beside if each["entry"] == key[0] and (each.get("fence") or 0) > (fence or 0)]
+            beside = [each for each in known.values() if told.get("overlap") and each["entry"] == key[0]]
+            # A window of its entry that began since keeps it out; so does an older one that is to run again.
+            others = [each for each in beside if (each.get("fence") or 0) > (fence or 0)]
+            elders = [each for each in others if each["start"] < key[1]]
             began = [each for each in (*later, *others) if told_at is not None and each["at"] <= told_at + 1.0]
             taken = told_at is not None and _taken(result, execution, told_at)
-            if told_at is not None and not (began or closed or taken or _others_died(result, execution, told_at)):
+            known_why = began or elders or closed or taken
+            if told_at is not None and not (known_why or _others_died(result, execution, told_at)):
                 wrong.append(f"no-stale: {execution} is told at {told_at} that another began, and none did")
     # Who has much to send may take longer than a claim's lease: then another sends a copy.
     sorted_sends = [each for sends in result.sent.values() for each in sends]
