@@ -105,8 +105,9 @@ class Part(ExecutionPart):
             self._log_wait(reply)
             if reply.waits_for is None:  # it is in line for a slot
                 return
-        ended = isinstance(reply, Closed) and not reply.outcome  # and perhaps ordered since: then that run waits
-        self._release(forget=not ended and (not isinstance(reply, Busy) or reply.reason == "running"))
+        # One that was closed may have been ordered since, and that run waits.
+        older = reply.reason != "running" if isinstance(reply, Busy) else reply == Closed("")
+        self._release(forget=not older)
 
     def _log_wait(self, reply: Waits) -> None:
         """Say for what the window waits, and which others its begin has passed over."""
