@@ -22,6 +22,8 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.published": ("after", ("beat.publishing.Publishing.apply_async",)),
     "beat.before_push": ("before", ("beat.learned.LearnedMessages._push",)),
     "beat.pushed": ("after", ("beat.learned.LearnedMessages._push",)),
+    "beat.unconfirmed": ("before", ("beat.batches.Confirms._wait",)),
+    "beat.broker_confirmed": ("after", ("beat.batches.Confirms._wait",)),
     "beat.before_confirm": ("before", ("store.Store.confirm_many",)),
     "beat.confirmed": ("after", ("store.Store.confirm_many",)),
     "beat.change_read": ("after", ("features.runtime.store.read_definitions",)),

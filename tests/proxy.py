@@ -221,6 +221,8 @@ class AmqpProxy(Proxy):
         super().__init__(port)
         self.methods: list[str] = []
         self._cut_at: tuple[str, bool] | None = None
+        self._hold: tuple[str, Callable[[], object]] | None = None
+        self.held = False
 
     def url(self, db: int = 0) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
@@ -228,6 +230,10 @@ class AmqpProxy(Proxy):
     def cut_at(self, method: str, *, away: bool = False) -> None:
         """The next ``method`` doesn't pass: its connection is cut instead; with ``away`` no other can be made then."""
         self._cut_at = (method, away)
+
+    def hold(self, method: str, until: Callable[[], object]) -> None:
+        """The next ``method`` passes once ``until()`` is true; ``held`` tells that it was within a minute."""
+        self._hold = (method, until)
 
     def _up(self, source: socket.socket, target: socket.socket, *_: object) -> None:
         held = b""
@@ -239,6 +245,12 @@ class AmqpProxy(Proxy):
                     (_, self.away), self._cut_at = self._cut_at, None
                     self.lost += 1
                     return
+                if method and self._hold and self._hold[0] == method:
+                    (_, until), self._hold = self._hold, None
+                    give_up = time.monotonic() + 60
+                    while not (holds := bool(until())) and time.monotonic() < give_up:
+                        time.sleep(0.005)
+                    self.held = holds
                 target.sendall(frame)
                 held = held[len(frame) :]
                 if method:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
 from celery.beat import Scheduler
-from kombu import exceptions
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
@@ -17,15 +15,10 @@ from celery_once_beat.logs import Outage, get_logger
 from celery_once_beat.store import Published, Store
 from celery_once_beat.wording import failure_words, printable, shown, without_passwords
 
+from .batches import BatchPublishError, Confirms
 from .guard import guard
 
 logger = get_logger(__name__)
-
-#: Raised by a batch whose messages perhaps didn't go out; kombu before 5.7 has neither.
-BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
-
-#: Redis commands for one message: the push, and ten expiries, one a priority, if its queue expires.
-_COMMANDS = 11
 
 
 class BlockedError(OperationalError):
@@ -103,19 +96,6 @@ def _route(app: Any, name: str, options: Mapping[str, Any], args: Any, kwargs: A
         routed = {"queue": getattr(task, "queue", None), **options}
         return app.amqp.router.route(routed, name, args, kwargs, task).get("queue")
     return None
-
-
-def batch(producer: Any, messages: int) -> AbstractContextManager[Any]:
-    """Publish what is sent inside in one round trip, if the transport can: kombu's over Redis, from 5.7 on.
-
-    Else each message is published by itself. Celery sends ``after_task_publish`` when a message is in the batch, this
-    package ``window_published`` when it is out. ``producer`` is None if there is none: nothing will be published.
-    Raises BatchPublishError at the end if perhaps not all went out.
-    """
-    if not getattr(producer, "supports_batch_publish", False):
-        return nullcontext()
-    batch: AbstractContextManager[Any] = producer.batch(messages * _COMMANDS)
-    return batch
 
 
 def why_away(connection: Any) -> str:
@@ -207,6 +187,14 @@ class BrokerConnection(Scheduler):
         self._alarm = Alarm()
         return self.app.connection_for_write(transport_options=transport_options(self.app, self._alarm))
 
+    @cached_property
+    def producer(self) -> Any:
+        """As the base's; over RabbitMQ its messages may be confirmed together."""
+        producer: Any = super().producer
+        if getattr(producer.channel.connection, "confirm_publish", False):
+            Confirms.count_on(producer.channel)
+        return producer
+
     def _ensure_connected(self) -> Any:
         # The base tries a hundred times, and nothing else happens meanwhile.
         return self.connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
@@ -229,6 +217,13 @@ class BrokerConnection(Scheduler):
             self.broker_trouble = f"doesn't answer: {trouble}" if trouble else full
             self.broker_outage.begin("the broker %s; nothing is claimed", self.broker_trouble)
         return alive
+
+    def _try_broker(self, *, hung: bool) -> bool:
+        """Return whether the broker answers behind a publish that may have failed. ``hung``: it didn't, in time."""
+        self.__dict__.pop("producer", None)  # its channel may be closed
+        if hung:
+            self._drop_broker()  # what it says later would be taken for an answer to the next message
+        return self.broker_ready()
 
     def _drop_broker(self) -> None:
         self.__dict__.pop("producer", None)
@@ -258,10 +253,8 @@ class BrokerConnection(Scheduler):
                 send(producer=producer, retry=False, confirm_timeout=wait)
         except Exception as exc:  # noqa: BLE001  # every transport and serializer has errors of its own
             logger.debug("once: not published: %s", exc)
-            self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
+            answers = self._try_broker(hung=hangs(exc))
             if not is_to_blame(exc, producer):
                 return Published.IMPOSSIBLE, shown(exc)
-            if hangs(exc):
-                self._drop_broker()
-            return Published.UNSURE, shown(exc) if self.broker_ready() else ""
+            return Published.UNSURE, shown(exc) if answers else ""
         return Published.SENT, ""

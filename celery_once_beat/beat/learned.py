@@ -41,7 +41,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.logs import get_logger
 from celery_once_beat.windows import HEADERS
 
-from .broker import BatchPublishError
+from .batches import BatchPublishError
 from .outgoing import OutgoingMessages
 
 logger = get_logger(__name__)

@@ -40,6 +40,7 @@ from celery_once_beat.windows import Window, WindowKey, format_instant, task_id,
 from celery_once_beat.wording import failure_words, printable, shown
 
 from . import broker
+from .batches import BatchPublishError, batch
 from .broker import BrokerConnection
 from .entry import BeatEntry
 from .guard import guard
@@ -97,9 +98,9 @@ class Sent(NamedTuple):
 def _travels_alone(job: Job) -> bool:
     """Whether a window's message travels by itself. When a batch fails, all of it is published again.
 
-    Untracked windows can't be republished; a republished message may be what broke the batch.
+    Untracked windows can't be republished; a message that is republished, or was refused, may be what broke the batch.
     """
-    return job.again or not job.tracked
+    return job.again or not job.tracked or job.entry.refused is not None
 
 
 class Publishing(BrokerConnection):
@@ -163,7 +164,7 @@ class Publishing(BrokerConnection):
         alone = _travels_alone(left[0])
         try:
             producer = None if alone else self._producer()
-            with broker.batch(producer, SLICE) as batch, self._learned.slice(producer, batch):
+            with batch(producer, SLICE, self._alarm) as made, self._learned.slice(producer, made):
                 while left and len(sent) < SLICE and steady() < until and _travels_alone(left[0]) == alone:
                     job = left.popleft()
                     sent.append(self._publish_one(job))
@@ -171,11 +172,11 @@ class Publishing(BrokerConnection):
                         if self._may_resend_untracked(job):
                             left.appendleft(replace(job, tried=True))
                         break  # a batch belongs to one connection: it has gone, and is perhaps there again
-        except broker.BatchPublishError as exc:
+        except BatchPublishError as exc:
             number = sum(each.published == Published.SENT for each in sent)
             text = "once: of %d messages it isn't known whether they were published: %s"
             logger.error(text, number, exc, extra=about("batch_failed"))
-            self.broker_ready()
+            self._try_broker(hung=broker.hangs(exc))
             sent = [
                 each if each.published == Published.IMPOSSIBLE else each._replace(published=Published.UNSURE)
                 for each in sent
@@ -304,17 +305,10 @@ class Publishing(BrokerConnection):
     def _note_refusal(self, job: Job, outgoing: OutgoingMessages, published: Published) -> None:
         """Note whether the broker is away, or has refused the messages of this entry alone."""
         self._hung = outgoing.hangs
-        if self._hung:
-            self._drop_broker()  # what it says later would be taken for an answer to the next message
-        refused = published == Published.UNSURE
-        if refused:
-            self.__dict__.pop("producer", None)  # its channel may be that of a connection which is gone
-            refused = self.broker_ready()
-        if refused:
-            most, why = self.store.settings.publish_timeout, outgoing.trouble
-            job.entry.count_refusal(steady(), most, why, again=job.again)
-        else:
+        if published != Published.UNSURE:
             job.entry.refused = None
+        elif self._try_broker(hung=self._hung) and _travels_alone(job):  # else another message may be to blame
+            job.entry.count_refusal(steady(), self.store.settings.publish_timeout, outgoing.trouble, again=job.again)
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""

@@ -27,7 +27,8 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.beat.broker import batch
+from celery_once_beat.beat.batches import batch
+from celery_once_beat.beat.broker import Alarm
 from celery_once_beat.beat.learned import LearnedMessages
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
@@ -133,7 +134,7 @@ class Ways(ExitStack):
     @contextmanager
     def slice(self) -> Iterator[None]:
         producer = self.scheduler.producer
-        with batch(producer, 10**6) as made, self.learned.slice(producer, made):
+        with batch(producer, 10**6, Alarm()) as made, self.learned.slice(producer, made):
             yield
 
     def both(self, name: str, args: Any = (), kwargs: Any = None, **options: Any) -> tuple[list[Any], list[Any]]:

@@ -84,6 +84,17 @@ def test_a_beat_at_each_gap(system: System, point: str, action: str) -> None:
     system.check_each_once()
 
 
+@pytest.mark.parametrize("action", ["KILL", "STOP"])
+@pytest.mark.parametrize("point", ["beat.unconfirmed", "beat.broker_confirmed"])
+@pytest.mark.long
+@pytest.mark.xdist_group("rabbitmq")
+def test_a_beat_around_the_confirms_of_a_slice(system: System, rabbit_url: str, point: str, action: str) -> None:
+    """A beat dies or freezes with messages in RabbitMQ's socket, or with their confirms and nothing said of them."""
+    system.broker_url = rabbit_url
+    goes_on(system, point, action)
+    system.check_each_once()
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("point", WORKER)
 def test_a_worker_at_each_gap(system: System, point: str, action: str) -> None:

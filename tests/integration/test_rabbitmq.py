@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from processes import Proc, wait_until
 from proxy import AmqpProxy
 from servers import RabbitServer
-from system import EVERY_SECOND, System, rare
+from system import EVERY_SECOND, System, once_soon, rare
 
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.windows import parse_instant, task_id
@@ -35,6 +36,10 @@ def proxy(rabbit: RabbitServer) -> Iterator[AmqpProxy]:
         yield proxy
 
 
+#: The policy of a queue that refuses what is more than two messages, with a nack.
+FULL = json.dumps({"max-length": 2, "overflow": "reject-publish"})
+
+
 @contextmanager
 def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
     """The broker takes no messages: it refuses each beyond the second (nack), or answers nothing (memory alarm).
@@ -42,8 +47,7 @@ def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
     To be entered before the queue is longer: a limit that comes later drops what is beyond it.
     """
     if how == "nack":
-        limits = json.dumps({"max-length": 2, "overflow": "reject-publish"})
-        rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", limits)
+        rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", FULL)
     else:
         rabbit.ctl("set_vm_memory_high_watermark", "0.0000001")
     try:
@@ -150,6 +154,45 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     copies = received(worker)
     assert set(copies) == {id_of(start) for start in system.starts()}
     assert twice <= sum(copies.values()) - len(copies) == len(system.refused()) <= (at == "basic.ack")
+
+
+def many(number: int) -> dict[str, Any]:
+    """Entries that are due at one instant, soon, and not again within a test."""
+    return {f"tick{n}": {"task": "apps.once_app.work", **once_soon()} for n in range(number)}
+
+
+def test_messages_of_a_slice_are_confirmed_together(proxy: AmqpProxy, system: System) -> None:
+    """All are sent before the first one's confirm is there: twenty don't take twenty round trips."""
+    system.entries = many(20)
+    system.settings |= {"once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0}
+    proxy.hold("basic.ack", until=lambda: proxy.methods.count("basic.publish") >= 20)
+    system.worker().wait_ready()
+    beat = system.beat(BROKER_URL=proxy.url())
+    for entry in system.entries:
+        wait_until(lambda of=entry: system.outcomes(of) == {"done": 1}, f"{entry} is done", 90)
+    assert proxy.held
+    beat.stop()
+    assert proxy.methods.count("basic.publish") == 20, "none is sent twice"
+
+
+@pytest.mark.parametrize("why", ["its queue is full", "its exchange is gone"])
+def test_one_of_a_slice_is_refused(rabbit: RabbitServer, system: System, why: str) -> None:
+    """The others each run once. Later windows of the refused one travel alone, and break no slice."""
+    system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 2.0} for n in range(5)}
+    full = f"{system.queue}-full"
+    options = {"queue": full} if why == "its queue is full" else {"exchange": full, "routing_key": full}
+    system.entries["bad"] = {"task": "apps.once_app.work", "every": 2.0, "options": options}
+    rabbit.ctl("set_policy", "--apply-to", "queues", full, f"^{full}$", FULL)
+    system.worker().wait_ready()
+    beat = system.beat()
+    system.wait_done(6, "tick0")
+    system.store.set_paused("bad", paused=True)
+    system.settle([beat], *(each for each in system.entries if each != "bad"), timeout=60)
+    for n in range(5):
+        system.check_each_once(f"tick{n}")
+    assert beat.log.count("it isn't known whether they were published") == 1
+    assert len(system.account("bad").open) == len(system.starts("bad"))
+    rabbit.ctl("clear_policy", full)
 
 
 def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:

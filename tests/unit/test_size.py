@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_985,
+    "Python": 20_055,
     "Lua": 1_874,
     "the largest module": 429,
-    "tests": 46_345,
+    "tests": 46_540,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 16_323,
