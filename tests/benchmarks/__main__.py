@@ -62,6 +62,7 @@ def workers(rounds: int) -> Iterator[Row]:
             *((f"{ms} ms", Stretches(ours, 30 * concurrency, rounds, f".{ms} ms"), 0.0) for ms in LASTING),
         ):
             yield f"{name} {pool}", methodcaller("worker", pool, concurrency, stretches, away), False
+    yield "sampled", methodcaller("sampled", Stretches(ours, 200, 10 * rounds)), False
     peers = Stretches(("plain", "celery-once", "celery-singleton"), 200, 5)
     for pool in ("solo", "prefork"):
         yield f"peers {pool}", methodcaller("worker", pool, report.POOLS[pool], peers), False
@@ -117,10 +118,16 @@ def main() -> int:
         "--only", default="", help="a part (felt, bursts, workers, beats), or what has this in its name"
     )
     parser.add_argument("--again", action="store_true", help="measure nothing, write the report of the last time anew")
+    parser.add_argument("--add", action="store_true", help="with --only: write the report of the last time with these")
     given = parser.parse_args()
     file = ROOT / "build/benchmarks.json"
     if given.only:
-        print(report.goals(measure(given.rounds, given.only)["figures"]))
+        found = measure(given.rounds, given.only)["figures"]
+        print(report.goals(found))
+        if given.add:
+            known = json.loads(file.read_text())
+            file.write_text(json.dumps({**known, "figures": {**known["figures"], **found}}) + "\n")
+            report.write(json.loads(file.read_text()), ROOT)
         return 0
     if not given.again:
         file.parent.mkdir(exist_ok=True)

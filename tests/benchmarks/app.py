@@ -1,7 +1,8 @@
 """The app of every benchmark: a task that does nothing and some of several ms, once with each project's task base.
 
 Every body counts itself, so that what is measured is known to have been executed. The environment says where the
-servers are (``BROKER``, ``STORE``), where the counts go (``COUNTS``), and which processes work for a worker (``ALSO``).
+servers are (``BROKER``, ``STORE``), where the counts go (``COUNTS``), which processes work for a worker (``ALSO``), and
+how many messages a stretch has whose time is sampled, and how many kinds there are (``SAMPLED``).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
+from benchmarks.sampled import Samples
 from benchmarks.stretches import LASTING
 from celery import Celery, Task
 from celery_once import QueueOnce
@@ -56,9 +58,17 @@ def _clocks(parent: int) -> list[int]:
     return [~process << 3 | 2 for process in processes]
 
 
+@cache
+def _samples() -> Samples:
+    return Samples(Path(os.environ["COUNTS"], "samples"))
+
+
 def ran(number: int) -> None:
     """Note that a body ran: its number, when, and the CPU seconds that its process and the others have used by then."""
     others = sum(map(time.clock_gettime, _clocks(os.getppid())))
+    if "SAMPLED" in os.environ:
+        count, kinds = map(int, os.environ["SAMPLED"].split())
+        _samples().kind = number // count % kinds if number // count >= kinds else -1
     _counts(os.getpid()).write(b"%d %.6f %.6f %.6f\n" % (number, time.time(), time.process_time(), others))
 
 

@@ -186,6 +186,18 @@ class Bench:
             assert self._sum("c:done") == windows, "each window is done"
         return stretches.figures(bodies)
 
+    def sampled(self, stretches: Stretches) -> dict[str, Any]:
+        """Where the time of a worker of pool solo goes: µs of each kind of message by place."""
+        count, kinds = stretches.count, stretches.kinds
+        with self._fresh(SAMPLED=f"{count} {len(kinds)}") as env:
+            _finish(_python("fill", None, stretches._asdict(), env))
+            figures = stretches.figures(self._execute(env, "solo", 1))
+            samples = json.loads(Path(env["COUNTS"], "samples").read_text())
+        of_kind = {kind: sum(n for at, _, n in samples if at == place) for place, kind in enumerate(kinds)}
+        return {
+            f"{kinds[at]} {where}": figures[kinds[at]] * n / of_kind[kinds[at]] for at, where, n in samples if at >= 0
+        }
+
     def _execute(self, env: dict[str, str], pool: str, concurrency: int) -> list[Body]:
         """Let a worker do all that waits."""
         worker = self._worker(env, pool, concurrency)
