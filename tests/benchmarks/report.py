@@ -362,8 +362,8 @@ def _limits(f: Figures) -> str:
   {at_once["windows"] / 1e3:.1f} s, and 1,000 plain
   tasks in {at_once["plain"] / 1e3:.1f} s. Beats and server share its two cores.
 - Bodies of 20 and 50 ms: the same round trip, on caches that have gone cold in a pause.
-- RabbitMQ: a message takes {rabbit["cpu"]:.0f} µs of CPU, the loop's {loop["cpu"]:.0f}. Claims come on top, and RabbitMQ's
-  confirms, for which the loop doesn't ask.
+- RabbitMQ: a message takes {rabbit["cpu"]:.0f} µs of CPU, the loop's {loop["cpu"]:.0f}. Claims come on top, and
+  RabbitMQ's confirms, for which the loop doesn't ask.
 - Two beats: each learns of each window that the other has claimed it, which takes {both:.0f} µs.
 - A burst of 100: {first:.0f} µs an entry, since Celery makes the first messages of a kind, which are compared; of 1,000
   {later:.0f} µs.
