@@ -80,6 +80,8 @@ class Entries(Making):
         self._paused: dict[str, None] = {}
         #: The names of what rests since it raised, or took too long.
         self._broken: set[str] = set()
+        #: The names of what the broker refused, not all of it still.
+        self.refused: set[str] = set()
         #: Entries whose last claim met a key that isn't ours.
         self._unreadable: set[BeatEntry] = set()
         #: No cursor is later.
@@ -116,11 +118,13 @@ class Entries(Making):
         broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
         # The broker answers, so the entry's own arguments may be the reason.
-        refused = ((each.name, f"its messages can't be published: {each.refused.why}") for each in self if each.refused)
+        refused = {name: each.refused for name in self.refused if (each := self.get(name)) is not None and each.refused}
+        self.refused = {*refused}
+        unsent = ((name, f"its messages can't be published: {each.why}") for name, each in refused.items())
         with_text = self.settings.failure_text == "message"
         return {
             name[:MOST_FAILURE]: why[:MOST_FAILURE] if with_text else "its log says why"
-            for name, why in islice(chain(broken, wrong, refused), _MOST_NAMED)
+            for name, why in islice(chain(broken, wrong, unsent), _MOST_NAMED)
         }
 
     def drop(self, name: str, why: str) -> None:

@@ -42,6 +42,7 @@ from celery_once_beat.wording import failure_words, printable, shown
 from . import broker
 from .batches import BatchPublishError, batch
 from .broker import BrokerConnection
+from .entries import Entries
 from .entry import BeatEntry
 from .guard import guard
 from .learned import LearnedMessages
@@ -108,6 +109,7 @@ class Publishing(BrokerConnection):
 
     #: The server's time.
     clock: ServerClock
+    entries: Entries
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: The publish that is going on; None outside of one.
@@ -309,6 +311,7 @@ class Publishing(BrokerConnection):
             job.entry.refused = None
         elif self._try_broker(hung=self._hung) and _travels_alone(job):  # else another message may be to blame
             job.entry.count_refusal(steady(), self.store.settings.publish_timeout, outgoing.trouble, again=job.again)
+            self.entries.refused.add(job.entry.name)
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
