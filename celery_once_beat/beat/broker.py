@@ -191,7 +191,7 @@ class BrokerConnection(Scheduler):
     def producer(self) -> Any:
         """As the base's; over RabbitMQ its messages may be confirmed together."""
         producer: Any = super().producer
-        if getattr(producer.channel.connection, "confirm_publish", False):
+        if self.store.settings.fast and getattr(producer.channel.connection, "confirm_publish", False):
             Confirms.count_on(producer.channel)
         return producer
 
