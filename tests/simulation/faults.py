@@ -443,7 +443,9 @@ class Faults:
         until = self.kernel.now + round(fault["for"] * SECOND)
         told = until + (_PATIENCE[what] if fault["how"] == "silent" else 0)
         self.world.slow(told, told + _BACKOFF)
-        self._struck("away", f"{what} away", "server" if what == "store" else what, until=told / SECOND)
+        target = "server" if what == "store" else what
+        # Who had asked when it went away waits on; who asks when it is back doesn't.
+        self._struck("away", f"{what} away", target, until=told / SECOND, back=until / SECOND)
         (self.world.store_away if what == "store" else self.world.broker_away)(until, fault["how"])
 
     _cut_store, _cut_broker = partialmethod(_cut_off, "store"), partialmethod(_cut_off, "broker")

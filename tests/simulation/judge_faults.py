@@ -54,6 +54,7 @@ class Faults:
         self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
         self.flushes: list[float] = []
         self.server, self.broker, self.no_beat, self.no_worker = Spans(), Spans(), Spans(), Spans()
+        self.surely_away = Spans()  # the server, for somebody who asks it then
         self.beat_hits, self.worker_hits, self.replies = Spans(), Spans(), Spans()
         self.failed_over, self.clock_back, self.clock_on = Spans(), Spans(), Spans()
         processes = (*settings.beats, *settings.workers)
@@ -135,9 +136,12 @@ class Faults:
         if fact["target"] not in {"server", "broker"}:
             raise HistoryError(f"target: found {fact['target']!r}, expected server or broker")
         (self.server if fact["target"] == "server" else self.broker).add(at, until)
+        if fact["target"] == "server":
+            self.surely_away.add(at, float(fact.get("back", until)))
 
     def _failover(self, fact: dict[str, Any], at: float, until: float) -> None:
         self.server.add(at, until)
+        self.surely_away.add(at, until)
         self.failed_over.add(at, until)
         if fact["lose"] > 0 and not self.settings.wait_replicas:
             self.failovers.append((at, float(fact["lose"])))
@@ -220,7 +224,7 @@ class Faults:
 
     def first_claim(self, run: Run, at: float) -> float:
         """Before this time, no beat can have claimed what is due at that one."""
-        lists = (self.server, run.surely_out)
+        lists = (self.surely_away, run.surely_out)
         return min((self._able(at, (self.gone[beat], *lists)) for beat in self.settings.beats), default=inf)
 
     def last_claim(self, run: Run, at: float, more: float = 0.0) -> float:
