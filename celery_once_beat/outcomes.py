@@ -18,12 +18,8 @@ class State:
     name: str
     #: What it means, for people.
     meaning: str
-    #: On a terminal.
+    #: On a terminal; on the board it has a rule of its own in ``board.css``.
     colour: str
-    #: The board's colour: a variable of ``board.css``.
-    tone: str
-    #: The board's shape, as CSS; no two states share one.
-    symbol: str
     #: Another word for it, for people; '': its name.
     word: str = ""
 
@@ -49,33 +45,17 @@ class Outcome(State):
 OUTCOMES = {
     outcome.name: outcome
     for outcome in (
-        Outcome("done", "executed, and recorded", "green", "good", "--round: 4px"),
+        Outcome("done", "executed, and recorded", "green"),
         Outcome(
-            "failed",
-            "its task failed, and so did the task's own retries",
-            "red",
-            "bad",
-            "--shape: polygon(18% 0, 50% 32%, 82% 0, 100% 18%, 68% 50%, 100% 82%, 82% 100%, 50% 68%, "
-            "18% 100%, 0 82%, 32% 50%, 0 18%)",
-            action="window_failed",
-            urgency=4,
+            "failed", "its task failed, and so did the task's own retries", "red", action="window_failed", urgency=4
         ),
         Outcome(
-            "abandoned",
-            "too many of its executions died",
-            "red",
-            "bad",
-            "--shape: polygon(30% 0, 70% 0, 100% 30%, 100% 70%, 70% 100%, 30% 100%, 0 70%, 0 30%)",
-            action="window_abandoned",
-            urgency=5,
-            by_rule=True,
+            "abandoned", "too many of its executions died", "red", action="window_abandoned", urgency=5, by_rule=True
         ),
         Outcome(
             "dropped",
             "its execution died, and it isn't to be recovered",
             "red",
-            "bad",
-            "--shape: polygon(0 0, 100% 0, 50% 100%)",
             action="window_dropped",
             urgency=5,
             by_rule=True,
@@ -84,43 +64,19 @@ OUTCOMES = {
             "expired",
             "its message expired before a worker took it",
             "yellow",
-            "gone",
-            "--shape: polygon(5% 0, 95% 0, 58% 50%, 95% 100%, 5% 100%, 42% 50%)",
             action="window_expired",
             urgency=3,
             by_rule=True,
         ),
+        Outcome("revoked", "its task was revoked", "yellow", action="window_revoked"),
+        Outcome("cancelled", "somebody gave it up, by abandon or resume --from-now", "yellow"),
         Outcome(
-            "revoked",
-            "its task was revoked",
-            "yellow",
-            "gone",
-            "--shape: polygon(75% 0, 100% 0, 25% 100%, 0 100%)",
-            action="window_revoked",
-        ),
-        Outcome(
-            "cancelled",
-            "somebody gave it up, by abandon or resume --from-now",
-            "yellow",
-            "gone",
-            "--shape: polygon(0 0, 100% 0, 100% 25%, 0 25%, 0 75%, 100% 75%, 100% 100%, 0 100%)",
-        ),
-        Outcome(
-            "missed",
-            "it was too late for catch_up or grace",
-            "yellow",
-            "late",
-            "--shape: polygon(0 36%, 100% 36%, 100% 64%, 0 64%)",
-            action="window_missed",
-            urgency=3,
-            by_rule=True,
+            "missed", "it was too late for catch_up or grace", "yellow", action="window_missed", urgency=3, by_rule=True
         ),
         Outcome(
             "skipped",
             "another window of its entry was still running, or waited instead",
             "yellow",
-            "waiting",
-            "--shape: polygon(0 0, 30% 0, 65% 43%, 65% 0, 100% 50%, 65% 100%, 65% 57%, 30% 100%, 0 100%, 40% 50%)",
             action="window_skipped",
             by_rule=True,
         ),
@@ -131,45 +87,16 @@ OUTCOMES = {
 OPEN = {
     state.name: state
     for state in (
-        State("running", "a worker executes it", "cyan", "going", "--shape: polygon(10% 0, 100% 50%, 10% 100%)"),
-        State(
-            "published",
-            "no worker has begun it yet",
-            "cyan",
-            "waiting",
-            "--fill: transparent; --edge: 3px; --round: 50%",
-            word="waits",
-        ),
-        State(
-            "waiting",
-            "for a retry, or to run again",
-            "cyan",
-            "again",
-            "--shape: polygon(5% 0, 40% 0, 40% 100%, 60% 100%, 60% 0, 95% 0, 95% 100%, 5% 100%)",
-            word="waits again",
-        ),
-        State(
-            "buffered",
-            "for another window of its entry, or for a slot of its limit",
-            "cyan",
-            "waiting",
-            "--shape: polygon(0 0, 100% 0, 100% 30%, 0 30%, 0 70%, 100% 70%, 100% 100%, 0 100%)",
-            word="waits its turn",
-        ),
-        State(
-            "overdue",
-            "it should have happened, and didn't: a beat publishes it again",
-            "red",
-            "late",
-            "--shape: polygon(50% 0, 100% 100%, 0 100%)",
-        ),
+        State("running", "a worker executes it", "cyan"),
+        State("published", "no worker has begun it yet", "cyan", word="waits"),
+        State("waiting", "for a retry, or to run again", "cyan", word="waits again"),
+        State("buffered", "for another window of its entry, or for a slot of its limit", "cyan", word="waits its turn"),
+        State("overdue", "it should have happened, and didn't: a beat publishes it again", "red"),
     )
 }
 
 #: A state that a newer version or another program wrote.
-OTHER = State(
-    "other", "this version doesn't know it", "", "waiting", "--shape: polygon(50% 0, 100% 50%, 50% 100%, 0 50%)"
-)
+OTHER = State("other", "this version doesn't know it", "")
 
 #: All of them by name.
 STATES: dict[str, State] = {"done": OUTCOMES["done"], **OPEN, **OUTCOMES, OTHER.name: OTHER}

@@ -16,12 +16,18 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.mark.parametrize("name", STATES)
 def test_a_state_is_told_in_words_colour_and_shape(name: str) -> None:
-    """The board has its colour; no other state has its shape."""
+    """On the board it has a colour that there is, and a shape that no other state has."""
     state = STATES[name]
     assert state.name == name
     assert state.meaning
-    assert f"--{state.tone}:" in (PACKAGE / "web/board/static/board.css").read_text()
-    assert [other.name for other in STATES.values() if other.symbol == state.symbol] == [name]
+    sheet = (PACKAGE / "web/board/static/board.css").read_text()
+    looks = {
+        of: (tone, shape)
+        for of, tone, shape in re.findall(r"^\.(\w+) { --colour: var\(--(\w+)\); (.*) }$", sheet, re.MULTILINE)
+    }
+    tone, own = looks[name]
+    assert f"--{tone}:" in sheet
+    assert [of for of, (_, shape) in looks.items() if shape == own] == [name]
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

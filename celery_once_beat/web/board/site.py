@@ -107,8 +107,7 @@ class _Site:
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
-        shapes = (f".{state.name} {{ --colour: var(--{state.tone}); {state.symbol}; }}\n" for state in STATES.values())
-        self._static["states.css"] = ("".join(shapes) + columns_css()).encode()
+        self._static["columns.css"] = columns_css().encode()
 
     def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         return answer_page(self.templates, template, request, status, **values)
