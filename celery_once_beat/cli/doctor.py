@@ -67,8 +67,7 @@ def _findings(project: Project, overview: Overview, report: Report) -> Iterator[
     else:
         yield from checks.server_findings(info, settings)
     yield from checks.node_findings(project.store.trip.clocks(), settings)
-    reports = [(beat.name, beat.report.offset) for beat in overview.beats if beat.report]
-    yield from checks.clock_findings(reports)
+    yield from checks.clock_findings((beat.beat, beat.offset) for beat in overview.beats if beat.offset is not None)
     lengths = list(_lengths(project, overview))
     try:
         transport = str(app.connection_for_write().transport_cls)
@@ -78,8 +77,8 @@ def _findings(project: Project, overview: Overview, report: Report) -> Iterator[
         yield from checks.lease_findings(transport, app.conf.broker_transport_options or {}, lengths)
         everywhere = broadcast_entries(app, (entry.source for entry in schedule.entries if entry.tracked))
         yield from checks.delivery_findings(transport, everywhere)
-    yield from _beats(project, [beat.name for beat in overview.beats])
-    alive = {beat.name for beat in overview.beats}
+    yield from _beats(project, [beat.beat for beat in overview.beats])
+    alive = {beat.beat for beat in overview.beats}
     accounts = {name: seen.account for name, seen in overview.entries.items() if seen.account is not None}
     loaders = {
         name: {beat: known for beat, known in account.loaders.items() if beat in alive}
@@ -99,7 +98,7 @@ def _findings(project: Project, overview: Overview, report: Report) -> Iterator[
     for each in report.troubles:
         if not each.stops_all:  # the others have checks of their own
             yield Finding(each.reason, "warn", each.words, "see docs/runbook.md")
-    yield from checks.app_findings([(beat.name, beat.app) for beat in overview.beats], settings)
+    yield from checks.app_findings([(beat.beat, beat.app) for beat in overview.beats], settings)
     yield from _workers(project, report)
     for trouble in report.unreadable:
         yield Finding("keys", "warn", f"unreadable: {trouble}", "delete it, or change once_beat_key_prefix")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from celery_once_beat.identity import is_of
-from celery_once_beat.status import BeatStatus, as_json, deadline_of, late_last, late_now, line_up
+from celery_once_beat.status import as_json, deadline_of, late_last, late_now, line_up
 from celery_once_beat.windows import format_instant
 
 from .context import Project, fail
@@ -16,7 +16,7 @@ from .output import in_zone, plain, print_json
 
 def ask_redis(project: Project, beat: str | None, *, json_: bool) -> None:
     """Say which beats live; ``beat``: whether this one does."""
-    alive = [BeatStatus.of(seen) for seen in project.lookup.beats()[2]]
+    alive = project.lookup.beats()[2]
     asked = [each for each in alive if beat is None or is_of(each.beat, beat)]
     found = [each.beat for each in asked if not each.failing]
     failing = {each.beat: each.trouble for each in asked if each.failing}

@@ -457,8 +457,8 @@ class Schedules:
         settings, limit = self._store.settings, definition.once.get("limit")
         if self._knows_app or not isinstance(limit, str):
             return settings
-        reports = [beat.report for beat in Lookup(self._store).beats()[2] if beat.report]
-        known = {name for report in reports for name in report.limits} if reports else {limit}
+        reported = [beat for beat in Lookup(self._store).beats()[2] if beat.version is not None]
+        known = {name for beat in reported for name in beat.limits} if reported else {limit}
         return replace(settings, limits=dict.fromkeys(known, 1))
 
     def _zone_of(self, when: object) -> tzinfo | None:

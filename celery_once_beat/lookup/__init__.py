@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from .lookup import Lookup
 from .remembered import Remembered
-from .seen import BeatSeen, EntrySeen, Overview, Past, WindowSeen, each_window
+from .seen import BeatStatus, EntrySeen, Overview, Past, WindowSeen, each_window

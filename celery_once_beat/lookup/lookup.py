@@ -21,7 +21,7 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 from .reading import read_report
 from .remembered import Remembered
-from .seen import BeatSeen, EntrySeen, Overview
+from .seen import BeatStatus, EntrySeen, Overview
 from .windows import make_entry, readable
 
 #: What is read of an entry.
@@ -125,7 +125,7 @@ class Lookup:
 
     # -- beats ------------------------------------------------------------------------------------------------
 
-    def beats(self) -> tuple[datetime, float, list[BeatSeen], Loss | None]:
+    def beats(self) -> tuple[datetime, float, list[BeatStatus], Loss | None]:
         """Return the server's time, the seconds of a round trip, the beats that live, and what the store has lost."""
         keys = self._keys.of_beats
         hashes = [("HGETALL", keys["reports"]), ("HGETALL", keys["lost"])]
@@ -141,7 +141,8 @@ class Lookup:
         beats = []
         for name in sorted(heartbeat.beats):
             since, text = max(now_ms - heard.get(name, now_ms), 0.0) / 1000, texts.get(name)
-            beats.append(BeatSeen(name, since, read_report(text), read_app(text)))
+            report = read_report(text)
+            beats.append(BeatStatus(name, round(since, 3), app=read_app(text), **(vars(report) if report else {})))
         return heartbeat.now, latency, beats, codec.read_loss(lost)
 
     def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:

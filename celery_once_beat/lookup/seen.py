@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from celery_once_beat.store import BeatReport, EntryAccount, Loss, OpenWindow, WorkerSeen
+from celery_once_beat.store import EntryAccount, Loss, OpenWindow, WorkerSeen
+from celery_once_beat.wording import printable, span
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,49 @@ class Past:
         return None if self.begun is None else self.closed - self.begun
 
 
-@dataclass(frozen=True)
-class BeatSeen:
-    """A beat that lives."""
+@dataclass(frozen=True, slots=True)
+class BeatStatus:
+    """A living beat; what it hasn't reported is None."""
 
-    name: str
+    beat: str
     #: Seconds since the store heard of it.
     heard: float
-    #: Its report; None: there is none that this version understands.
-    report: BeatReport | None
-    #: Of which app it is; None: as for ``report``.
+    lag: float | None = None
+    offset: float | None = None
+    entries: int | None = None
+    untracked: int | None = None
+    version: str | None = None
+    #: How many of its entries it has yet to load.
+    unloaded: int | None = None
+    #: Of which app it is.
     app: str | None = None
+    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
+    failing: str = ""
+    failing_for: float = 0.0
+    #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
+    broker: str = ""
+    broker_for: float = 0.0
+    #: Entries that it leaves out, each with why, not escaped; a few.
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    #: Its limits, each with its slots.
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def says(self) -> dict[str, str | None]:
+        """What it says of itself, as text."""
+        return {
+            "lag": None if self.lag is None else span(self.lag),
+            "clock": None if self.offset is None else f"{self.offset:+.3f} s",
+            "entries": None if self.entries is None else str(self.entries),
+            "version": self.version,
+        }
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from claiming, and why, on one line; '' where nothing does."""
+        if self.failing:
+            return f"its ticks fail, for {span(self.failing_for)}: {printable(self.failing)}"
+        return self.broker and f"for {span(self.broker_for)} the broker {printable(self.broker)}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +139,7 @@ class Overview:
     now: datetime
     #: Seconds of the round trip.
     latency: float
-    beats: list[BeatSeen]
+    beats: list[BeatStatus]
     entries: dict[str, EntrySeen]
     #: How many overdue windows each entry has that wasn't asked for: it has left the schedule.
     strangers: dict[str, int]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .actors import BeatStatus, StuckQueue, Trouble, WorkerStatus
+from celery_once_beat.lookup import BeatStatus
+
+from .actors import StuckQueue, Trouble, WorkerStatus
 from .coming import coming_starts
 from .judgements import JUDGEMENTS
 from .lateness import LateWindow, deadline_of, late_last, late_now

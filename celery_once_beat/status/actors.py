@@ -1,70 +1,17 @@
-"""Beats, workers and queues, as the store knows them. Pure."""
+"""Workers and queues, as the store knows them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import timedelta
 
-from celery_once_beat.lookup import BeatSeen
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.wording import number_of, printable, short, shown, some, span
+from celery_once_beat.wording import number_of, short, shown, some
 
 
 def in_seconds(duration: timedelta) -> float:
     """Return a duration as a report has it."""
     return round(duration.total_seconds(), 3)
-
-
-@dataclass(frozen=True, slots=True)
-class BeatStatus:
-    """A living beat; what it hasn't reported is None."""
-
-    beat: str
-    #: Seconds since the store heard of it.
-    heard: float
-    lag: float | None = None
-    offset: float | None = None
-    entries: int | None = None
-    untracked: int | None = None
-    version: str | None = None
-    #: How many of its entries it has yet to load.
-    unloaded: int | None = None
-    #: Of which app it is.
-    app: str | None = None
-    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
-    failing: str = ""
-    failing_for: float = 0.0
-    #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
-    broker: str = ""
-    broker_for: float = 0.0
-    #: Entries that it leaves out, each with why, not escaped; a few.
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    #: Its limits, each with its slots.
-    limits: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, seen: BeatSeen) -> BeatStatus:
-        """Make it of what the store says."""
-        known = {f.name: getattr(seen.report, f.name) for f in fields(seen.report)} if seen.report else {}
-        return cls(seen.name, round(seen.heard, 3), app=seen.app, **known)
-
-    @property
-    def says(self) -> dict[str, str | None]:
-        """What it says of itself, as text."""
-        return {
-            "lag": None if self.lag is None else span(self.lag),
-            "clock": None if self.offset is None else f"{self.offset:+.3f} s",
-            "entries": None if self.entries is None else str(self.entries),
-            "version": self.version,
-        }
-
-    @property
-    def trouble(self) -> str:
-        """What keeps it from claiming, and why, on one line; '' where nothing does."""
-        if self.failing:
-            return f"its ticks fail, for {span(self.failing_for)}: {printable(self.failing)}"
-        return self.broker and f"for {span(self.broker_for)} the broker {printable(self.broker)}"
 
 
 @dataclass(frozen=True, slots=True)

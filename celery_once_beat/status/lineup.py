@@ -94,11 +94,10 @@ def line_up(schedule: LoadedSchedule, overview: Overview, before: Lines | None =
 
 def left_out(overview: Overview) -> dict[str, str]:
     """Return the entries that beats which live leave out, each with one of them and why."""
-    said = ((beat.name, beat.report.left_out) for beat in overview.beats if beat.report)
     return {
-        name: f"beat {short(beat)} leaves it out: {printable(why)}"
-        for beat, entries in said
-        for name, why in entries.items()
+        name: f"beat {short(beat.beat)} leaves it out: {printable(why)}"
+        for beat in overview.beats
+        for name, why in beat.left_out.items()
     }
 
 
@@ -106,10 +105,10 @@ class _Look:
     def __init__(self, schedule: LoadedSchedule, overview: Overview) -> None:
         self._entries = schedule.entries
         self._overview = overview
-        self._alive = {beat.name for beat in overview.beats}
+        self._alive = {beat.beat for beat in overview.beats}
         self.left_out = left_out(overview)
         #: Until it has loaded all, nobody knows what a beat doesn't have. Meanwhile the others are believed.
-        said = [beat.report is not None and not beat.report.unloaded for beat in overview.beats]
+        said = [beat.unloaded == 0 for beat in overview.beats]
         self._some_said, self._all_said = any(said), any(said) and all(said)
         self._who = sys.intern(repr((sorted(self._alive), said)))
 

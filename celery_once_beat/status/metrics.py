@@ -21,10 +21,10 @@ from prometheus_client.registry import Collector
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import BOUNDS, Histogram
 from celery_once_beat.logs import about, guarded
+from celery_once_beat.lookup import BeatStatus
 from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.wording import short
 
-from .actors import BeatStatus
 from .report import KINDS, EntryStatus, Report
 
 logger = guarded(logging.getLogger(__name__))

@@ -15,13 +15,13 @@ from celery_once_beat.beat import CURSOR_AHEAD, LoadedSchedule
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import Histogram, read_times
 from celery_once_beat.identity import host_of
-from celery_once_beat.lookup import EntrySeen, Overview, Past, WindowSeen
+from celery_once_beat.lookup import BeatStatus, EntrySeen, Overview, Past, WindowSeen
 from celery_once_beat.store import Loss, OpenWindow
 from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
 from . import judgements
-from .actors import BeatStatus, StuckQueue, Trouble, WorkerStatus, in_seconds
+from .actors import StuckQueue, Trouble, WorkerStatus, in_seconds
 from .lateness import unclaimed
 from .lineup import Lines, Listed, left_out, line_up
 from .worries import (
@@ -250,11 +250,14 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     now = overview.now
     listed, differs = line_up(schedule, overview, before.lines)
     looks = [Judged.at(each, now) for each in listed]
-    beats = tuple(BeatStatus.of(beat) for beat in overview.beats)
     workers = find_workers(overview, looks)
     prefix = schedule.entries.settings.key_prefix
     scene = Scene(
-        now, find_stuck_queues(looks, workers), {each.worker: each for each in workers}, cause_of(beats), prefix
+        now,
+        find_stuck_queues(looks, workers),
+        {each.worker: each for each in workers},
+        cause_of(overview.beats),
+        prefix,
     )
     entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
     names = {each.name for each in listed}
@@ -272,13 +275,13 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     behind = _behind(overview)
     troubles = tuple(
         Trouble(judgement.name, words, judgement.urgency == judgements.STOPS_ALL)
-        for judgement, words in troubles_of(overview, beats, workers, behind)
+        for judgement, words in troubles_of(overview, workers, behind)
     )
     return Report(
         now,
         behind,
         round(overview.latency, 6),
-        beats,
+        tuple(overview.beats),
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
         workers,
         tuple(sorted(scene.queues.values(), key=lambda each: (bool(each.workers), each.queue))),

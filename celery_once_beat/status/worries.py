@@ -12,14 +12,14 @@ from celery_once_beat.beat import CURSOR_AHEAD
 from celery_once_beat.errors import ScheduleError, UndecidedError
 from celery_once_beat.features.alerts.reasons import BY_FAILURES
 from celery_once_beat.identity import host_of
-from celery_once_beat.lookup import EntrySeen, Overview, WindowSeen
+from celery_once_beat.lookup import BeatStatus, EntrySeen, Overview, WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
 from celery_once_beat.store import EntryAccount, OpenWindow
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import age, number_of, printable, short, shown, some, span
 
 from . import judgements
-from .actors import BeatStatus, StuckQueue, WorkerStatus, in_seconds
+from .actors import StuckQueue, WorkerStatus, in_seconds
 from .judgements import STUCK_AFTER, Judgement
 from .lateness import LateWindow, late_now, unclaimed
 from .lineup import Listed
@@ -178,16 +178,14 @@ def _hangs(worker: WorkerStatus, now: datetime, consumed: set[str]) -> str:
     return f"{name} hasn't reported since {since}, and didn't shut down: {', '.join(why)}" if why else ""
 
 
-def troubles_of(
-    overview: Overview, beats: Sequence[BeatStatus], workers: Sequence[WorkerStatus], behind: float
-) -> Iterator[Worry]:
+def troubles_of(overview: Overview, workers: Sequence[WorkerStatus], behind: float) -> Iterator[Worry]:
     """Yield what concerns all entries."""
-    if not beats:
+    if not overview.beats:
         how = "start one with -S once (Django's tables: -S once-django)"
         yield judgements.NO_BEAT, f"no beat lives, so nothing is claimed: {how}"
     if behind:
         yield judgements.BEHIND, f"the server's clock is {span(behind)} behind the latest window: it went back"
-    for beat in beats:
+    for beat in overview.beats:
         if beat.trouble:
             judgement = judgements.TICKS_FAIL if beat.failing else judgements.BROKER_AWAY
             yield judgement, f"beat {short(beat.beat)} claims nothing: {beat.trouble}"
