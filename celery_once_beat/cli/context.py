@@ -98,8 +98,7 @@ class Project:
     @property
     def zone(self) -> tzinfo:
         """The app's time zone: of times that name none, and of those that are shown."""
-        zone: tzinfo = self.app.timezone
-        return zone
+        return self.app.timezone
 
     def entry(self, name: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""

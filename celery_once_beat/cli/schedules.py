@@ -37,8 +37,7 @@ class _Commands(click.Group):
             return super().get_command(ctx, name)
         if not find_spec("redbeat"):
             fail("schedules import: celery-redbeat isn't installed here: pip install celery-redbeat")
-        command: click.Command = import_module("celery_once_beat.contrib.redbeat").import_
-        return command
+        return import_module("celery_once_beat.contrib.redbeat").import_
 
 
 @click.group(cls=_Commands)

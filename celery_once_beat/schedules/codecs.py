@@ -183,8 +183,7 @@ def check_known(what: str, fields: Fields, known: tuple[str, ...] | None) -> Non
 def _placed(when: Any, fields: Fields) -> BaseSchedule:
     """Put a new schedule in its time zone."""
     when.tz = read_zone(fields.get("tz"))
-    placed: BaseSchedule = when
-    return placed
+    return when
 
 
 # -- Celery's types, and ours
@@ -342,8 +341,7 @@ def _zone(fields: Fields) -> tzinfo | None:
 
 
 def _list(fields: Fields, name: str) -> list[Any]:
-    found: list[Any] = typed(fields, name, list, "a list", [])
-    return found
+    return typed(fields, name, list, "a list", [])
 
 
 _register(_Codec("interval", _write_interval, _read_interval, ("seconds", "relative", "tz")), schedule)

@@ -129,8 +129,7 @@ class OnceAdminMixin:
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
             self._read_windows(getattr(row, "_once_page", [row]))
-        found: RowWindows = row._once_windows  # noqa: SLF001  # ours
-        return found
+        return row._once_windows  # noqa: SLF001  # ours
 
     def _read_windows(self, rows: Any) -> None:
         found = row_windows.read_windows(rows, self._once_app())

@@ -90,8 +90,7 @@ class _Transaction(Transaction):
             raise
 
     def in_savepoint(self) -> bool:
-        nested: bool = self._nests.in_nested_transaction()
-        return nested
+        return self._nests.in_nested_transaction()
 
     def mark(self) -> object:
         return self._connection.get_transaction()

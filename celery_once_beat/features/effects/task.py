@@ -33,12 +33,11 @@ class Effects(BodyContext):
     @cached_property
     def _inserted(self) -> list[tuple[str, object]]:
         """The steps of which this execution has inserted a row, each with the mark of its transaction."""
-        return vars(self).setdefault("_inserted", [])  # type: ignore[no-any-return]  # as below
+        return vars(self).setdefault("_inserted", [])
 
     @cached_property
     def _execution(self) -> str:
-        name: str = vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
-        return name
+        return vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
 
     def __exit__(self, *raised: object) -> bool:
         """Return whether the body has ended as this window is recorded already; not another one, which called it.
@@ -156,8 +155,7 @@ def _members(error: object) -> Iterator[object]:
 
 def _check_step(step: object) -> str:
     fits = isinstance(step, str) and len(step) <= _MOST_STEP and step.isprintable()
-    checked: str = expect("record, step", step, fits, f"a text of at most {_MOST_STEP} characters", RecordError)
-    return checked
+    return expect("record, step", step, fits, f"a text of at most {_MOST_STEP} characters", RecordError)
 
 
 def _as_result(text: object) -> Any:
