@@ -12,7 +12,7 @@ from celery_once_beat.errors import ScheduleError
 from celery_once_beat.status import Listed, line_up
 from celery_once_beat.windows import format_instant
 
-from .context import Project, json_option, pass_project
+from .context import Project, pass_project
 from .output import plain, print_json, print_table
 
 #: Most windows that were left out that are counted of one entry.
@@ -21,8 +21,7 @@ _COLOURS = {"balances": "green", "doesn't balance": "red", "can't be read": "red
 
 
 @click.command()
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def audit(project: Project, *, json_: bool) -> None:
     """Count each entry's windows, to see whether one is lost.
 

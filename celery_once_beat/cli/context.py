@@ -151,16 +151,19 @@ def open_project(ctx: click.Context, scheduler: str | None = None, *, needs_stor
     return project
 
 
-def pass_project(*, reads_schedule: bool = False, needs_store: bool = True) -> Callable[[Callable[..., None]], Any]:
-    """Give the command its project, as :func:`open_project`; ``-S`` where it ``reads_schedule``."""
+def pass_project(
+    *, reads_schedule: bool = False, needs_store: bool = True, json: bool = False
+) -> Callable[[Callable[..., None]], Any]:
+    """Give the command its project, as :func:`open_project`; ``-S`` where it ``reads_schedule``, and ``--json``."""
 
-    def decorate(command: Callable[..., None]) -> Any:
+    def decorate(command: Any) -> Any:
         @click.pass_context
         @wraps(command)
         def with_project(ctx: click.Context, /, *, scheduler: str | None = None, **given: Any) -> None:
             command(open_project(ctx, scheduler, needs_store=needs_store), **given)
 
-        return _scheduler_option(with_project) if reads_schedule else with_project
+        made = _json_option(with_project) if json else with_project
+        return _scheduler_option(made) if reads_schedule else made
 
     return decorate
 
@@ -174,7 +177,7 @@ _scheduler_option = click.option(
     metavar="CLASS",
     help="Scheduler whose schedule is read, as beat's -S. Default: beat_scheduler.",
 )
-json_option = click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
+_json_option = click.option("--json", "json_", is_flag=True, help="Print JSON, for programs.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 
 

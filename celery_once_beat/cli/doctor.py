@@ -20,7 +20,7 @@ from celery_once_beat.rules import Finding, checks
 from celery_once_beat.status import Report, line_up, make_report
 from celery_once_beat.wording import did_you_mean, number_of, shown, some
 
-from .context import Project, json_option, pass_project
+from .context import Project, pass_project
 from .output import in_zone, plain, print_json
 
 #: Names in one line.
@@ -29,8 +29,7 @@ _COLOURS = {"ok": "green", "warn": "red", "note": "yellow"}
 
 
 @click.command()
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def doctor(project: Project, *, json_: bool) -> None:
     """Check what could break the promise.
 

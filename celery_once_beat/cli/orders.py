@@ -14,7 +14,7 @@ from celery_once_beat.client import Abandoned, OrderedBy, OrderedWindow, Orders
 from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
 
-from .context import Project, entry_argument, fail, json_option, pass_project, words_options, yes_option
+from .context import Project, entry_argument, fail, pass_project, words_options, yes_option
 from .output import in_zone, local, plain, print_json, print_table, printing_json
 
 #: What the log says of an order: the column, and the field.
@@ -28,8 +28,7 @@ _LOG = {"ORDER": "what", "ENTRY": "entry", "WINDOWS": "about", "BY": "by", "NOTE
 @entry_argument()
 @click.option("--window", metavar="TIME", help="The window that starts then; default: the newest that has started.")
 @words_options
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def run(project: Project, entry: str, window: str | None, by: str, note: str, *, json_: bool) -> None:
     """Run a window of ENTRY now, also one that ran before. Prints its start and its task's id.
 
@@ -60,8 +59,7 @@ def run(project: Project, entry: str, window: str | None, by: str, note: str, *,
 @yes_option
 @click.option("--again", is_flag=True, help="Also windows that are done.")
 @words_options
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def backfill(project: Project, entry: str, since: str, until: str, *, json_: bool, **given: Any) -> None:
     """Run the windows of ENTRY from FROM up to TO.
 
@@ -119,8 +117,7 @@ def _name_missing_beat(project: Project) -> None:
 @click.command()
 @entry_argument(nargs=-1, required=True)
 @words_options
-@json_option
-@pass_project()
+@pass_project(json=True)
 def pause(project: Project, entry: tuple[str, ...], by: str, note: str, *, json_: bool) -> None:
     """Claim no further windows of ENTRY…; open windows continue.
 
@@ -138,8 +135,7 @@ def pause(project: Project, entry: tuple[str, ...], by: str, note: str, *, json_
 @entry_argument(nargs=-1, required=True)
 @click.option("--from-now", is_flag=True, help="Record the windows of the pause as cancelled, instead of catching up.")
 @words_options
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from_now: bool, json_: bool) -> None:
     """Claim the windows of ENTRY… again. Those of the pause are caught up on as after an outage (catch_up).
 
@@ -161,8 +157,7 @@ def resume(project: Project, entry: tuple[str, ...], by: str, note: str, *, from
 @entry_argument(nargs=-1)
 @click.option("--queue", metavar="NAME", help="All windows in this queue.")
 @words_options
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def republish(project: Project, entry: tuple[str, ...], queue: str | None, by: str, note: str, *, json_: bool) -> None:
     """Publish windows of ENTRY… again whose messages are lost.
 
@@ -195,8 +190,7 @@ def republish(project: Project, entry: tuple[str, ...], queue: str | None, by: s
 @click.option("--running", is_flag=True, help="Also windows that run; their bodies continue.")
 @yes_option
 @words_options
-@json_option
-@pass_project()
+@pass_project(json=True)
 def abandon(project: Project, entry: str, window: str | None, by: str, note: str, **given: Any) -> None:
     """Give up the open windows of ENTRY.
 
@@ -237,8 +231,7 @@ def _open_starts(project: Project, name: str, window: str | None) -> list[dateti
 
 
 @click.command()
-@json_option
-@pass_project()
+@pass_project(json=True)
 def orders(project: Project, *, json_: bool) -> None:
     """Show who ordered what of late, newest first.
 

@@ -27,7 +27,7 @@ from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatu
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
 
-from .context import Project, entry_argument, fail, json_option, pass_project
+from .context import Project, entry_argument, fail, pass_project
 from .output import in_zone, local, painted, plain, print_json, print_table, seconds
 
 #: What status says of an entry, on one line of 80 columns; the rest is for "status ENTRY".
@@ -52,8 +52,7 @@ _MOST_LEFT_OUT = 10_000
 @click.option("--attention", is_flag=True, help="Only entries that need attention.")
 @click.option("--queue", metavar="NAME", help="Only entries with windows in this queue.")
 @click.option("--all", "all_", is_flag=True, help="All entries, however many.")
-@pass_project(reads_schedule=True)
-@json_option
+@pass_project(reads_schedule=True, json=True)
 def status(project: Project, entry: tuple[str, ...], queue: str | None, **given: bool) -> None:
     """Show what needs attention, and how each entry stands.
 
@@ -215,8 +214,7 @@ def _waiting_words(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
 @entry_argument(required=False)
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=10, show_default=True, help="How many.")
 @click.option("--from", "since", metavar="TIME", default="now", help="After this time; default: now.")
-@pass_project(reads_schedule=True, needs_store=False)
-@json_option
+@pass_project(reads_schedule=True, needs_store=False, json=True)
 def next(  # noqa: A001  # the command's name
     project: Project, entry: str | None, number: int, since: str, *, json_: bool
 ) -> None:
@@ -356,8 +354,7 @@ def _print_window(window: WindowStatus, children: Sequence[tuple[str, str]], pro
 @entry_argument()
 @click.option("-n", "number", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many.")
 @click.option("--window", metavar="TIME", help="Only the window that starts then, in full.")
-@json_option
-@pass_project()
+@pass_project(json=True)
 def history(project: Project, entry: str, number: int, window: str | None, *, json_: bool) -> None:
     """Show the last windows of ENTRY, newest first.
 

@@ -18,7 +18,7 @@ from celery_once_beat.schedules import Definition, cron, describe, every, read_s
 from celery_once_beat.status import as_json
 from celery_once_beat.wording import did_you_mean, read_span, shown
 
-from .context import Project, fail, json_option, pass_project, words_options, yes_option
+from .context import Project, fail, pass_project, words_options, yes_option
 from .orders import pause, resume
 from .output import local, plain, print_json, print_table, printing_json
 
@@ -111,8 +111,7 @@ def when_words(definition: Definition) -> str:
 
 @schedules.command("list")
 @_prefix_option
-@json_option
-@pass_project()
+@pass_project(json=True)
 def list_(project: Project, prefix: str, *, json_: bool) -> None:
     """List the schedules, by name. Ends with 65 where one of them can't be read; the others are listed."""
     found, wrong = _all(project, prefix)
@@ -156,8 +155,7 @@ def _end_wrong(wrong: Sequence[OnceError]) -> None:
 
 @schedules.command()
 @click.argument("name")
-@json_option
-@pass_project()
+@pass_project(json=True)
 def show(project: Project, name: str, *, json_: bool) -> None:
     """Show the schedule NAME.
 
@@ -184,8 +182,7 @@ def show(project: Project, name: str, *, json_: bool) -> None:
 
 @schedules.command()
 @click.argument("name")
-@json_option
-@pass_project()
+@pass_project(json=True)
 def changes(project: Project, name: str, *, json_: bool) -> None:
     """Show who changed the schedule NAME, when and why.
 
@@ -233,8 +230,7 @@ def changes(project: Project, name: str, *, json_: bool) -> None:
 @click.option("--paused/--running", default=None, help="Paused or not. Default: as it is; a new one runs.")
 @click.option("--if-version", type=click.IntRange(0), help="Only if it has this version; 0: only if there is none.")
 @words_options
-@json_option
-@pass_project()
+@pass_project(json=True)
 def set_(project: Project, name: str, task: str, *, json_: bool, **given: Any) -> None:
     """Set the schedule NAME, which sends TASK.
 
@@ -274,8 +270,7 @@ def _read_when(project: Project, given: dict[str, Any]) -> Any:
 @click.option("--if-version", type=click.IntRange(1), help="Only if it has this version.")
 @words_options
 @yes_option
-@json_option
-@pass_project()
+@pass_project(json=True)
 def delete(project: Project, names: tuple[str, ...], *, json_: bool, yes: bool, **given: Any) -> None:
     """Delete the schedules NAME….
 
@@ -318,8 +313,7 @@ def export(project: Project, prefix: str) -> None:
 @click.option("--prune", metavar="PREFIX", default="", help="Delete those that begin so and aren't in the file.")
 @words_options
 @yes_option
-@json_option
-@pass_project()
+@pass_project(json=True)
 def apply_(project: Project, source: Any, *, json_: bool, **given: Any) -> None:
     """Set the schedules of a file, all or none. What the file doesn't have is kept.
 

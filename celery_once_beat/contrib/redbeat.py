@@ -24,7 +24,7 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import rrule
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004  # redis-py's names
 
-from celery_once_beat.cli.context import Project, fail, json_option, login_name, pass_project
+from celery_once_beat.cli.context import Project, fail, login_name, pass_project
 from celery_once_beat.cli.output import local, plain, print_json
 from celery_once_beat.cli.schedules import COLOURS, SIGNS, name_unknown_tasks, when_words
 from celery_once_beat.client import Wanted
@@ -56,8 +56,7 @@ _LEFT_OUT = "left out"
 @click.option("--url", help="RedBeat's Redis. Default: redbeat_redis_url, else the broker.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be set, also while RedBeat runs.")
 @click.option("--by", metavar="NAME", default=login_name, help="Who does it. Default: your login name.")
-@json_option
-@pass_project()
+@pass_project(json=True)
 def import_(project: Project, *, url: str | None, dry_run: bool, by: str, json_: bool) -> None:
     """Set RedBeat's entries here, so that they continue where it stopped.
 
