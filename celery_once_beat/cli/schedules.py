@@ -193,8 +193,7 @@ def changes(project: Project, name: str, *, json_: bool) -> None:
     if not found:
         fail(f"there is no schedule {name!r}, and none was deleted of late")
     if json_:
-        kept = ({**as_json(each), "definition": each.definition and each.definition.as_json()} for each in found)
-        print_json(list(kept))
+        print_json(as_json(found))
         return
     print_table(
         ["VERSION", "AT", "WHAT", "BY", "SCHEDULE", "NOTE"],
@@ -349,8 +348,8 @@ def _edit_as_json(edit: Edit) -> dict[str, Any]:
     return {
         "name": edit.name,
         "what": edit.what,
-        "before": None if edit.before is None else edit.before.as_wanted().as_json(),
-        "after": None if edit.after is None else edit.after.as_json(),
+        "before": as_json(edit.before and edit.before.as_wanted()),
+        "after": as_json(edit.after),
     }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -40,8 +40,8 @@ from celery_once_beat.identity import order_name
 from celery_once_beat.rules import check_anchor, latest_start, spread_offset
 from celery_once_beat.schedules import Definition, RRule, check_name, check_words
 from celery_once_beat.schedules.rrule import RULE_FIELDS
+from celery_once_beat.status import as_json
 from celery_once_beat.store import Loaded, raised
-from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
 #: What stands in RedBeat's lock from an import on.
@@ -82,7 +82,7 @@ def import_(project: Project, *, url: str | None, dry_run: bool, by: str, json_:
         moves = _Import(project, client, by).moves(carry=not dry_run)
     left_out = sum(move.what == _LEFT_OUT for move in moves)
     if json_:
-        print_json({"imported": not dry_run, "entries": [move.as_json() for move in moves]})
+        print_json({"imported": not dry_run, "entries": as_json(moves)})
     else:
         for move in moves:
             _print_move(move, project.zone)
@@ -173,21 +173,10 @@ class _Move:
     definition: Definition | None = None
     paused: bool = False
     #: Of what is here already; 0: nothing.
-    version: int = 0
+    version: int = field(default=0, metadata={"json": False})
     #: Who set it and why, JSON.
-    words: str = "{}"
+    words: str = field(default="{}", metadata={"json": False})
     why: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "name": self.name,
-            "what": self.what,
-            "why": self.why,
-            "counts_from": None if self.counts_from is None else format_instant(self.counts_from),
-            "paused": self.paused,
-            "definition": None if self.definition is None else self.definition.as_json(),
-        }
 
 
 def _print_move(move: _Move, zone: tzinfo) -> None:

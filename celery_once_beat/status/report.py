@@ -204,8 +204,10 @@ class Report:
 
 
 def as_json(value: Any) -> Any:
-    """Return a part of a report as JSON has it; instants are texts like ``2026-11-21T05:36:00.000000Z``."""
+    """Return a part of a report, or a schedule, as JSON has it; instants are texts like ``2026-11-21T05:36:00.000000Z``."""
     if is_dataclass(value):
+        if hasattr(value, "as_json"):
+            return value.as_json()
         known = (f for f in fields(value) if f.metadata.get("json", True))
         return {f.name: as_json(getattr(value, f.name)) for f in known}
     if isinstance(value, (list, tuple)):
