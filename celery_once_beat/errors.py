@@ -12,27 +12,6 @@ import traceback
 from datetime import datetime
 from typing import Any
 
-__all__ = (
-    "DatabaseUnavailableError",
-    "HeaderError",
-    "NewerVersionError",
-    "NoServerError",
-    "NoWindowError",
-    "NotAppliedError",
-    "NotLoadedError",
-    "OnceError",
-    "RecordError",
-    "ScheduleError",
-    "SettingError",
-    "StoreDataError",
-    "StoreUnavailableError",
-    "UncertainWriteError",
-    "UndecidedError",
-    "UnknownScheduleError",
-    "VersionConflictError",
-    "WindowRecorded",
-)
-
 #: The class of what task groups raise; Python 3.10 has none.
 EXCEPTION_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 

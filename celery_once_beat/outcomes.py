@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ("COUNTED", "ENDED_BY_RULE", "FAILED_AS", "OPEN", "OTHER", "OUTCOMES", "STATES", "Outcome", "State")
-
 
 @dataclass(frozen=True, slots=True)
 class State:

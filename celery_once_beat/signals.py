@@ -13,23 +13,7 @@ from celery.utils.dispatch import Signal
 
 from .errors import from_signal
 
-logger = logging.getLogger(__name__)
-
-__all__ = (
-    "entry_paused",
-    "window_abandoned",
-    "window_claimed",
-    "window_closed",
-    "window_failed",
-    "window_late",
-    "window_missed",
-    "window_overdue",
-    "window_published",
-    "window_refused",
-    "window_stale",
-    "window_started",
-    "window_succeeded",
-)
+_logger = logging.getLogger(__name__)
 
 _arguments = ["window"]
 
@@ -44,7 +28,7 @@ class _Signal(Signal):
         except SystemExit as exc:
             if from_signal(exc):
                 raise
-            logger.exception("Signal handler of %r raised", self)  # as Celery says it
+            _logger.exception("Signal handler of %r raised", self)  # as Celery says it
             return []
         return sent
 

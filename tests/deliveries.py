@@ -102,10 +102,14 @@ class Worker:
         return "SUCCESS" if info is None else info.state
 
 
+def _all_signals() -> list[Signal]:
+    return [each for each in vars(signals).values() if isinstance(each, Signal)]
+
+
 @contextmanager
 def without_receivers() -> Iterator[None]:
     """Nobody hears the signals: a module of another test may have receivers, and with them no end waits."""
-    all_signals = [getattr(signals, name) for name in signals.__all__]
+    all_signals = _all_signals()
     others = [signal.receivers for signal in all_signals]
     for signal in all_signals:
         signal.receivers = []
@@ -174,6 +178,6 @@ def heard() -> Iterator[list[tuple[str, dict[str, Any]]]]:
         sent.append((signal.name, arguments))
 
     with without_receivers():
-        for name in signals.__all__:
-            getattr(signals, name).connect(hear, weak=False)
+        for signal in _all_signals():
+            signal.connect(hear, weak=False)
         yield sent

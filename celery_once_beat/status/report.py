@@ -204,7 +204,7 @@ class Report:
 
 
 def as_json(value: Any) -> Any:
-    """Return a part of a report, or a schedule, as JSON has it; instants are texts like ``2026-11-21T05:36:00.000000Z``."""
+    """Return part of a report, or a schedule, as JSON has it; instants are like ``2026-11-21T05:36:00.000000Z``."""
     if is_dataclass(value):
         if hasattr(value, "as_json"):
             return value.as_json()
