@@ -31,11 +31,6 @@ class Past:
     ordered: bool = False
 
     @property
-    def late(self) -> timedelta | None:
-        """From the start to the begin of the last execution."""
-        return None if self.begun is None else self.begun - self.start
-
-    @property
     def took(self) -> timedelta | None:
         """From the begin of the last execution to the end."""
         return None if self.begun is None else self.closed - self.begun

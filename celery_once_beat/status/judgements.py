@@ -43,22 +43,18 @@ class Judgement:
     meaning: str
     #: It is set up wrongly, and doctor says so; else it ran badly.
     setup: bool = False
-    #: It concerns all entries, or may.
-    of_all: bool = False
 
 
 #: At so much urgency nothing is claimed.
 STOPS_ALL = 9
 
-NO_BEAT = Judgement("no beat", STOPS_ALL, "no beat lives", of_all=True)
+NO_BEAT = Judgement("no beat", STOPS_ALL, "no beat lives")
 BEHIND = Judgement("behind", STOPS_ALL, "the Redis server's clock went back, and the entry isn't claimed", setup=True)
-TICKS_FAIL = Judgement("ticks fail", STOPS_ALL, "a beat lives and does nothing, since its ticks fail", of_all=True)
-BROKER_AWAY = Judgement(
-    "broker away", STOPS_ALL, "a beat lives and claims nothing, since it can't use the broker", of_all=True
-)
+TICKS_FAIL = Judgement("ticks fail", STOPS_ALL, "a beat lives and does nothing, since its ticks fail")
+BROKER_AWAY = Judgement("broker away", STOPS_ALL, "a beat lives and claims nothing, since it can't use the broker")
 #: The days are ``settings.LOSS_SHOWN``.
-DATA_LOST = Judgement("data lost", 8, "within the last 3 days Redis lost entries that a beat had loaded", of_all=True)
-MEMORY = Judgement("memory", 8, "Redis has used 80 % of its maxmemory", of_all=True)
+DATA_LOST = Judgement("data lost", 8, "within the last 3 days Redis lost entries that a beat had loaded")
+MEMORY = Judgement("memory", 8, "Redis has used 80 % of its maxmemory")
 LEFT_OUT = Judgement("left out", 8, "one of its options is wrong, so no beat runs it", setup=True)
 UNREADABLE = Judgement("unreadable", 7, "one of its keys in Redis can't be read", setup=True)
 BROKEN = Judgement("broken", 6, "its next start can't be computed, or a beat leaves it out", setup=True)
@@ -87,7 +83,6 @@ WORKER_HANGS = Judgement(
     6,
     f"a worker with windows, or alone in its queue, hasn't reported for {WORKER_TTL:g} s; or windows have waited in it "
     f"for {STUCK_AFTER.total_seconds():g} s while it executes nothing, or only what hangs",
-    of_all=True,
 )
 UNCONSUMED = Judgement(
     "no consumer",

@@ -128,13 +128,11 @@ class OnceAdminMixin:
 
     def _windows(self, row: Any) -> RowWindows:
         if not hasattr(row, "_once_windows"):
-            self._read_windows(getattr(row, "_once_page", [row]))
+            rows = getattr(row, "_once_page", [row])
+            found = row_windows.read_windows(rows, self._once_app())
+            for each in rows:
+                each._once_windows = found[each.name]  # noqa: SLF001  # ours
         return row._once_windows  # noqa: SLF001  # ours
-
-    def _read_windows(self, rows: Any) -> None:
-        found = row_windows.read_windows(rows, self._once_app())
-        for row in rows:
-            row._once_windows = found[row.name]  # noqa: SLF001  # ours
 
     def _once_app(self) -> Any:
         app = getattr(self, "celery_app", current_app)

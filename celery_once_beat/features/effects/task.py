@@ -67,7 +67,9 @@ class Effects(BodyContext):
                 f"record of window {format_instant(window.start)} of {shown(window.entry)}: found where its body "
                 "doesn't run, expected a call within the body"
             )
-        row = self._row(window, _check_step(step), _as_text(result))
+        fits = isinstance(step, str) and len(step) <= _MOST_STEP and step.isprintable()
+        expect("record, step", step, fits, f"a text of at most {_MOST_STEP} characters", RecordError)
+        row = self._row(window, step, _as_text(result))
         transaction = self._transaction(database, using)
         here = any(of == step and transaction.is_marked(mark) for of, mark in self._inserted)
         if transaction.in_savepoint() and not here:
@@ -151,11 +153,6 @@ def _members(error: object) -> Iterator[object]:
         return
     for each in error.exceptions:
         yield from _members(each)
-
-
-def _check_step(step: object) -> str:
-    fits = isinstance(step, str) and len(step) <= _MOST_STEP and step.isprintable()
-    return expect("record, step", step, fits, f"a text of at most {_MOST_STEP} characters", RecordError)
 
 
 def _as_result(text: object) -> Any:
