@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stage import ENTRY, HOLDER, MARK, T0, Stage, nth
+from stage import ENTRY, MARK, MINUTE, T0, Stage, nth
 
 from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.admission.store import Full, acquire_slot, make_due
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
-from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey, format_instant
@@ -28,7 +27,7 @@ class Tick(Stage):
     """The entry with claimed and published windows 1 to 9; what a test asks for is of the window with that number."""
 
     def __init__(self, url: str, most: int = 0, of_task: str = "allow", **end_rules: Any) -> None:
-        super().__init__(url, limits={"reports": most} if most else {}, recovery_interval=5.0, claim_lease=20.0)
+        super().__init__(url, limits={"reports": most} if most else {}, recovery_interval=5.0, claim_lease=300.0)
         self.of_task = of_task
         self.load(**end_rules)
         for number in range(1, 10):
@@ -99,26 +98,145 @@ def make(redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., Tic
     return lambda **given: close_later(Tick(redis_url, **given))
 
 
-def test_all_run_in_order(make: Any) -> None:
-    """buffer_all: each waits for its turn; at the end of one the oldest is overdue, whichever came first."""
-    tick = make(overlap="buffer_all")
-    assert isinstance(tick.begin(1), r.Begun)
-    for number in (3, 4, 2):
-        assert tick.begin(number) == r.Waits(nth(1))
-        assert tick.due_in(number) > 300, "no beat asks for it"
-    for number, following in itertools.pairwise([1, 2, 3, 4]):
-        assert tick.due_after_end(number) == [following]
-        assert tick.due_after_end(number) == [following], "the reply was lost"
-        assert tick.begin(9, "late") == r.Waits(nth(following)), "which goes first"
-        tick.publish(following)
-        assert 30 < tick.due_in(following) <= 60, "its message may be lost, and others wait for it"
-        assert isinstance(tick.begin(following), r.Begun)
-    assert tick.due_after_end(4) == [9]
-    assert isinstance(tick.begin(9), r.Begun)
-    assert tick.due_after_end(9) == []
-    assert tick.raw.hget(tick.entry_key, "waits") is None
-    assert not tick.raw.exists(tick.store.keys.of_shard("lines", tick.shard_number)), "no beat looks between sweeps"
-    assert tick.counts() == {"done": 5}
+#: What is promised | the settings, then what is done, one after another: a verb, the window's number, perhaps with a
+#: letter for another copy of its message, and what the store answers, as :data:`PLAIN` and :func:`said` write it.
+STEPS = """
+all run in order: at the end of one the oldest is overdue, whichever came first | overlap=buffer_all
+  begin 1; begin 3 = Waits 1; asleep 3; begin 4 = Waits 1; asleep 4; begin 2 = Waits 1; asleep 2
+  end 1; due = 2; end 1; due = 2; begin 9c = Waits 2; publish 2; patient 2; begin 2; end 2; due = 3; end 2; due = 3
+  begin 9c = Waits 3; publish 3; patient 3; begin 3; end 3; due = 4; begin 9c = Waits 4; publish 4; begin 4; end 4
+  due = 9; begin 9; end 9; due =; idle; counts = done 5
+what died goes before what is new, while a beat may be about to publish it | overlap=skip
+  begin 1; die 1 55; begin 2 = Closed skipped
+what died keeps others away for a minute | overlap=skip
+  begin 1; die 1 65; begin 2
+what nobody publishes, since no beat that lives knows its entry, keeps nobody away | overlap=skip
+  begin 1; die 1; put_off 1; begin 2
+what was put off and continues has its turn: its process was only frozen | overlap=skip
+  begin 1; die 1; put_off 1; renew 1 = Renewed; begin 2 = Closed skipped
+what is put off gives its turn to the next that waits, and a beat may have the entry again | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; die 1; put_off 1; soon 2; put_off 2; overdue 2; take 2; begin 3 = Waits 2; begin 2
+what has its turn is skipped no more: newer ones wait behind it | overlap=buffer_one
+  begin 1; begin 2 = Waits 1; end 1; due = 2; begin 3 = Waits 2; begin 4 = Waits 2 3; begin 2; end 2; due = 4
+  counts = done 2 skipped 1
+a retry keeps the turn: the others wait for its end | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; hand_over 1; begin 3 = Waits 1; overdue 2; take 2 = Unchanged waits; begin 1b 1; end 1b
+  due = 2
+one that runs again later gives its turn, and goes before what is new | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; begin 3 = Waits 1; fail 1; due = 2; fail 1; begin 2; overdue 1; take 1 = Unchanged waits
+  end 2; due = 1; take 1; begin 1b; end 1b; due = 3; begin 3; fail 3; due =; overdue 3; take 3; begin 4 = Waits 3
+what died goes first; given up, it calls the next | overlap=buffer_all max_attempts=2
+  begin 1; begin 2 = Waits 1; die 1; begin 3 = Waits 1; take 1; begin 1b; begin 4 = Waits 1; die 1
+  take 1 = Closed abandoned; due = 2; take 2; begin 2; counts = abandoned 1
+who is dead and taken by nobody blocks nobody, and waits for the one that runs | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; die 1 61; begin 3 = Waits 2; due = 1 2; begin 2; begin 1b = Waits 2; end 2; due = 1
+a stale holder calls nobody | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; die 1 61; begin 3 = Waits 2; begin 2; end 1 = Stale; begin 3 = Waits 2
+abandoned by order the holder gives its turn at once | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; abandon 1; due = 2; overdue 2; take 2; end 1 = Stale
+a beat that asks too early puts it off, and it stays in line | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; overdue 2; take 2 = Unchanged waits; asleep 2; end 1; due = 2
+what was ordered waits, isn't skipped and goes first, also where it is of a later time | overlap=buffer_one
+  begin 6; end 6; begin 5; order 6; begin 2 = Waits 5; begin_ordered 6b = Waits 5; end 5; due = 6
+a copy of what waits waits, and its worker's death says nothing; an older retry's copy is refused | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; begin 2b = Waits 1; receive 2 = Unchanged; end 1; due = 2; publish 2
+  receive 2 = Confirmed; begin 2; hand_over 2 0; begin 2b = Busy
+without a slot of its limit it has its turn and waits; the others wait for it | overlap=buffer_all
+  begin_full 1 = Waits slot; begin 2 = Waits 1; due =; make_due 1; due = 1; begin 1; make_due 1 = False; end 1; due = 2
+what waits for a slot keeps the turn that it was given, also as the last in line | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; end 1; due = 2; publish 2; begin_full 2 = Waits slot; begin 3 = Waits 2; begin 2
+what was called for a slot isn't sent again and again before somebody has consumed its message |
+  begin_full 1 = Waits slot; make_due 1; publish 1; make_due 1 = False; begin_full 1 = Waits slot; make_due 1
+what gets its turn in the same step isn't passed over | overlap=buffer_one
+  begin 1; begin 2 = Waits 1; die 1 61; begin 3 = Waits 2; begin 2; end 2; due = 1 3
+a window runs until its retry has ended, or while it may be dead; not if it is to run again later | of_task=skip
+  begin 1; begin 2 = Closed skipped; begin 2 = Closed skipped; hand_over 1; begin 3 = Closed skipped; begin 1 1
+  overdue 1; begin 4 = Closed skipped; fail 1; begin 5; counts = skipped 3
+one that was out of contact isn't let in beside another; one that was ordered waits | of_task=skip
+  begin 1; die 1; let_in; begin 2; renew 1 = Stale; end 2; renew 1 = Renewed; begin 3 = Closed skipped; end 1
+  order 2; order 3; begin 2e; begin 3f = Waits 2; confirm 3 = Unchanged; counts = done 2 skipped 1
+who has begun before keeps new ones back; where another runs, it is the next | of_task=skip
+  begin 1; die 1; begin 2 = Closed skipped; let_in; begin 3; take 1 = Unchanged waits; due =; end 3; due = 1
+  begin 4 = Closed skipped; take 1; begin 5 = Closed skipped; begin 1f; counts = done 1 skipped 3
+whose limit is reached keeps nobody from running | of_task=skip max_attempts=2
+  begin 1a; die 1; begin 1b; die 1; begin 2
+whom nobody takes keeps nobody from running | of_task=skip max_attempts=2
+  begin 1; die 1 61; begin 2
+"""
+#: What a verb is answered where a step doesn't say it.
+PLAIN = {
+    "begin": "Begun",
+    "end": "Finished",
+    "fail": "Again",
+    "take": "Taken",
+    "make_due": "True",
+    "abandon": "Finished",
+}
+PLAIN |= {"hand_over": "HandedOver"} | dict.fromkeys(("asleep", "patient", "soon", "idle"), "True")
+DOING: dict[str, Callable[..., Any]] = {
+    "begin": lambda t, n, owner, retry="0": t.begin(n, owner, int(retry)),
+    "begin_full": lambda t, n, owner: t.begin(n, owner, no_slot="reports"),
+    "begin_ordered": lambda t, n, owner: t.store.begin(WindowKey(ENTRY, nth(n), sent_as="of the order"), owner, 30.0),
+    "end": lambda t, n, owner: t.end(n, owner=owner),
+    "fail": lambda t, n, owner: t.end(n, "failed", 60.0, owner),
+    "hand_over": lambda t, n, owner, delay="60": t.hand_over(owner, 1, float(delay)),
+    "renew": lambda t, n, owner: t.renew(owner),
+    "confirm": lambda t, n, owner: t.confirm(revision=1),
+    "receive": lambda t, n, owner: t.receive(),
+    "abandon": lambda t, n, owner: t.abandon(running=True),
+    "die": lambda t, n, owner, ago="0.001": t.die(n, float(ago)),
+    # No beat asks for it; its message may be lost, and others wait for it; a beat takes it soon.
+    "asleep": lambda t, n, owner: t.due_in(n) > 300,
+    "patient": lambda t, n, owner: 30 < t.due_in(n) <= 60,
+    "soon": lambda t, n, owner: t.due_in(n) < 60,
+}
+OF_ALL: dict[str, Callable[[Tick], Any]] = {
+    "due": Tick.due,
+    "counts": lambda t: [word for each in sorted(t.counts().items()) for word in each],
+    "let_in": lambda t: t.raw.hdel(t.entry_key, "running"),  # an older version let the next one begin
+    # No beat looks between its sweeps.
+    "idle": lambda t: (
+        not (t.raw.hexists(t.entry_key, "waits") or t.raw.exists(t.store.keys.of_shard("lines", t.shard_number)))
+    ),
+}
+
+
+def said(reply: Any) -> str:
+    """An answer as :data:`STEPS` has it: its name; which window it waits for, and those that are passed over."""
+    match reply:
+        case r.Waits(start, over):
+            return " ".join(["Waits", *(str((each - T0) // MINUTE) if each else "slot" for each in (start, *over))])
+        case r.Closed(outcome=word) | r.Unchanged(word):
+            return f"{type(reply).__name__} {word}".strip()
+        case list():
+            return " ".join(map(str, reply))
+    return str(reply) if isinstance(reply, bool) else type(reply).__name__
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        pytest.param(settings, re.split(r"[;\n]\s*", steps.strip()), id=promise)
+        for promise, settings, steps in re.findall(r"^(\S.*?) \|(.*)\n((?:  .*\n)+)", STEPS, re.MULTILINE)
+    ],
+)
+def test_who_begins_who_waits_and_who_is_next(make: Any, settings: str, steps: list[str]) -> None:
+    """As the table promises, step by step."""
+    given = {name: int(value) if value.isdigit() else value for name, value in (w.split("=") for w in settings.split())}
+    tick = make(**given)
+    for step in steps:
+        (verb, *words), expected = step.partition(" =")[0].split(), step.partition(" =")[2].strip()
+        if verb in OF_ALL:
+            answer = said(OF_ALL[verb](tick))
+        else:
+            number = int(words[0].rstrip("abcdef"))
+            tick.start = nth(number)
+            if verb in DOING:
+                answer = said(DOING[verb](tick, number, f"w{words[0]}", *words[1:]))
+            else:
+                answer = said(getattr(tick, verb)(number))
+        if "=" in step or verb in PLAIN:
+            assert answer == (expected if "=" in step else PLAIN[verb]), f"{step}, of {steps}"
 
 
 def test_one_waits(make: Any) -> None:
@@ -157,62 +275,6 @@ def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> 
     ]
 
 
-@pytest.mark.parametrize(("seconds", "reply"), [(55, r.Closed), (65, r.Begun)])
-def test_what_died_keeps_others_away_for_a_minute(make: Any, seconds: float, reply: type) -> None:
-    """Without overlap it goes before what is new, until no beat can be about to publish it any more."""
-    tick = make(overlap="skip")
-    tick.begin(1)
-    tick.die(1, seconds)
-    assert isinstance(tick.begin(2), reply)
-
-
-def test_what_is_put_off_keeps_nobody_away(make: Any) -> None:
-    """No beat that lives knows the entry, so nobody publishes what died: what is new begins."""
-    tick = make(overlap="skip")
-    tick.begin(1)
-    tick.die(1)
-    tick.put_off(1)
-    assert isinstance(tick.begin(2), r.Begun)
-
-
-def test_what_was_put_off_and_continues_has_its_turn(make: Any) -> None:
-    """Its process was only frozen: no other window runs beside it."""
-    tick = make(overlap="skip")
-    fence = tick.begin(1).fence
-    tick.die(1)
-    tick.put_off(1)
-    assert tick.store.renew_many([r.Renewal(window(1), "w1", fence, 30.0, True)]) == [r.Renewed()]
-    assert tick.begin(2) == r.Closed("skipped")
-
-
-def test_what_is_put_off_gives_its_turn(make: Any) -> None:
-    """The same with a buffer: the next that waits is overdue."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.die(1)
-    tick.put_off(1)
-    assert tick.due_in(2) < 60
-    tick.put_off(2)
-    tick.overdue(2)
-    assert isinstance(tick.take(2), r.Taken), "a beat has the entry again"
-    assert tick.begin(3) == r.Waits(nth(2))
-    assert isinstance(tick.begin(2), r.Begun)
-
-
-def test_what_has_its_turn_is_skipped_no_more(make: Any) -> None:
-    """buffer_one: it is overdue, or published; newer ones wait behind it."""
-    tick = make(overlap="buffer_one")
-    tick.begin(1)
-    tick.begin(2)
-    assert tick.due_after_end(1) == [2]
-    assert tick.begin(3) == r.Waits(nth(2))
-    assert tick.begin(4) == r.Waits(nth(2), skipped=(nth(3),))
-    assert isinstance(tick.begin(2), r.Begun)
-    assert tick.due_after_end(2) == [4]
-    assert tick.counts() == {"done": 2, "skipped": 1}
-
-
 @pytest.mark.long
 def test_a_thousand_wait(make: Any) -> None:
     """Further new ones are skipped, and it is recorded why; a copy of one that waits, or what was ordered, isn't."""
@@ -237,120 +299,6 @@ def test_a_thousand_wait(make: Any) -> None:
     assert tick.counts() == {"skipped": 1, "done": 1, "cancelled": 2}
 
 
-def test_a_retry_keeps_the_turn(make: Any) -> None:
-    """The others wait for the end of it, not for the end of its first execution."""
-    tick = make(overlap="buffer_all")
-    fence = tick.begin(1).fence
-    tick.begin(2)
-    tick.store.hand_over(window(1), "w1", fence, 1, 60.0, 600.0)
-    assert tick.begin(3) == r.Waits(nth(1))
-    tick.overdue(2)
-    assert tick.take(2) == r.Unchanged("waits"), "it isn't its turn"
-    assert isinstance(tick.begin(1, "again", 1), r.Begun)
-    assert tick.due_after_end(1, owner="again") == [2]
-
-
-def test_one_that_runs_again_later_gives_its_turn(make: Any) -> None:
-    """retry_failed_after: the next one runs meanwhile; then the failed one waits, and goes before what is new."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.begin(3)
-    assert tick.due_after_end(1, "failed", 60.0) == [2]
-    assert tick.end(1, "failed", 60.0) == r.Again(), "sent again"
-    tick.begin(2)
-    tick.overdue(1)
-    assert tick.take(1) == r.Unchanged("waits")
-    assert tick.due_after_end(2) == [1], "it has begun before"
-    assert isinstance(tick.take(1), r.Taken)
-    assert isinstance(tick.begin(1, "again"), r.Begun)
-    assert tick.due_after_end(1, owner="again") == [3]
-    tick.begin(3)
-    assert tick.due_after_end(3, "failed", 60.0) == []
-    tick.overdue(3)
-    assert isinstance(tick.take(3), r.Taken)
-    assert tick.begin(4) == r.Waits(nth(3)), "its message is out"
-
-
-def test_what_died_goes_first(make: Any) -> None:
-    """The dead holder is recovered before what waits; given up, it calls the next."""
-    tick = make(overlap="buffer_all", max_attempts=2)
-    tick.begin(1)
-    tick.begin(2)
-    tick.die(1)
-    assert tick.begin(3) == r.Waits(nth(1))
-    assert isinstance(tick.take(1), r.Taken)
-    assert isinstance(tick.begin(1, "B"), r.Begun)
-    assert tick.begin(4) == r.Waits(nth(1))
-    tick.die(1)
-    assert tick.take(1) == r.Closed("abandoned")
-    assert tick.due() == [2]
-    assert isinstance(tick.take(2), r.Taken)
-    assert isinstance(tick.begin(2), r.Begun)
-    assert tick.counts() == {"abandoned": 1}
-
-
-def test_who_is_dead_and_taken_by_nobody_blocks_nobody(make: Any) -> None:
-    """No beat lives: after a while a begin finds whose turn it is, and calls that one."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.die(1, seconds_ago=61)
-    assert tick.begin(3) == r.Waits(nth(2))
-    assert tick.due() == [1, 2]
-    assert isinstance(tick.begin(2), r.Begun)
-    assert tick.begin(1, "late") == r.Waits(nth(2)), "it died, and waits for the one that runs"
-    assert tick.due_after_end(2) == [1], "it has begun before"
-
-
-def test_a_stale_holder_calls_nobody(make: Any) -> None:
-    """It ended after others began: nothing is recorded, and it has no turn to give."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.die(1, seconds_ago=61)
-    tick.begin(3)
-    tick.begin(2)
-    assert tick.end(1) == r.Stale()
-    assert isinstance(tick.begin(3), r.Waits)
-
-
-def test_abandoned_by_order_the_holder_gives_its_turn(make: Any) -> None:
-    """The next one is overdue at once: nobody else publishes it."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    assert abandon_many(tick.store, [(window(1), "order")], running=True) == [r.Finished()]
-    assert tick.due() == [2]
-    tick.overdue(2)
-    assert isinstance(tick.take(2), r.Taken)
-    assert tick.end(1) == r.Stale()
-
-
-def test_a_beat_that_asks_too_early(make: Any) -> None:
-    """The deadline of one that waits has passed, and it isn't its turn: it is put off, and stays in line."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    tick.overdue(2)
-    assert tick.take(2) == r.Unchanged("waits")
-    assert tick.due_in(2) > 300
-    assert tick.due_after_end(1) == [2]
-
-
-def test_what_was_ordered_waits_and_goes_first(make: Any) -> None:
-    """A backfill isn't skipped, and runs before new ones that wait, also where it is of a later time."""
-    tick = make(overlap="buffer_one")
-    tick.begin(6)
-    tick.end(6)
-    assert isinstance(tick.begin(5), r.Begun)
-    tick.order(6)
-    assert tick.begin(2) == r.Waits(nth(5))
-    ordered = WindowKey(ENTRY, nth(6), sent_as="of the order")
-    assert tick.store.begin(ordered, "B", 30.0) == r.Waits(nth(5))
-    assert tick.due_after_end(5) == [6]
-
-
 def test_a_beat_calls_those_that_the_dead_leave_room_for(make: Any) -> None:
     """The first in line has ended meanwhile: the next tick calls the one behind it, to be published at once."""
     tick = make(most=1)
@@ -367,70 +315,6 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(make: Any) -> None:
         return part.after_sweep(found, found.replies)
 
     assert (sweep(), hurried, sweep()) == ([], [True], [window(3)])
-
-
-def test_a_copy_of_what_waits(make: Any) -> None:
-    """Begun again by another copy it waits still; an older retry's copy is refused."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    tick.begin(2)
-    assert tick.begin(2, "copy") == r.Waits(nth(1))
-    assert receive_many(tick.store, [(window(2), 0, 30.0, HOLDER)]) == [r.Unchanged()], (
-        "its worker's death says nothing"
-    )
-    assert tick.due_after_end(1) == [2]
-    tick.publish(2)
-    assert receive_many(tick.store, [(window(2), 0, 30.0, HOLDER)]) == [r.Confirmed()]
-    fence = tick.begin(2).fence
-    tick.store.hand_over(window(2), "w2", fence, 1, 0.0, 600.0)
-    assert isinstance(tick.begin(2, "copy", 0), r.Busy)
-
-
-def test_no_slot_and_buffer(make: Any) -> None:
-    """A window without a slot of its limit has its turn and waits; the others of its entry wait for it."""
-    tick = make(overlap="buffer_all")
-    assert tick.begin(1, no_slot="reports") == r.Waits(None)
-    assert tick.begin(2) == r.Waits(nth(1))
-    assert tick.due() == [], "it has its turn, and waits for a slot"
-    assert tick.make_due(1)
-    assert tick.due() == [1]
-    assert isinstance(tick.begin(1), r.Begun)
-    assert not tick.make_due(1), "it runs"
-    assert tick.due_after_end(1) == [2]
-
-
-def test_what_waits_for_a_slot_keeps_the_turn_that_it_was_given(make: Any) -> None:
-    """Also where it is the last in line: a newer one that finds a slot waits for it."""
-    tick = make(overlap="buffer_all")
-    tick.begin(1)
-    assert tick.begin(2) == r.Waits(nth(1))
-    assert tick.due_after_end(1) == [2]
-    tick.publish(2)
-    assert tick.begin(2, no_slot="reports") == r.Waits(None)
-    assert tick.begin(3) == r.Waits(nth(2))
-    assert isinstance(tick.begin(2), r.Begun)
-
-
-def test_a_message_that_nobody_consumes_isnt_sent_again_and_again(make: Any) -> None:
-    """Called for a slot, its message is out: it waits in no line until somebody has consumed that."""
-    tick = make()
-    tick.begin(1, no_slot="reports")
-    assert tick.make_due(1)
-    tick.publish(1)
-    assert not tick.make_due(1)
-    assert tick.begin(1, no_slot="reports") == r.Waits(None), "it was consumed, and there is no slot"
-    assert tick.make_due(1)
-
-
-def test_what_gets_its_turn_in_the_same_step_isnt_passed_over(make: Any) -> None:
-    """buffer_one: the dead one has the turn no more, and a new one waits for the one that has it now."""
-    tick = make(overlap="buffer_one")
-    tick.begin(1)
-    tick.begin(2)
-    tick.die(1, seconds_ago=61)
-    assert tick.begin(3) == r.Waits(nth(2))
-    assert isinstance(tick.begin(2), r.Begun)
-    assert tick.due_after_end(2) == [1, 3]
 
 
 def test_for_what_each_waits(make: Any) -> None:
@@ -465,70 +349,3 @@ def test_for_what_each_waits(make: Any) -> None:
     assert waits() == {2: 3, 4: 3}
     tick.end(3)
     assert waits() == {2: None, 4: 2}, "it has begun before"
-
-
-def test_who_counts_as_running(make: Any) -> None:
-    """A window that runs or waits for its retry; not one whose lease is over, or that is to run again later."""
-    tick = make(of_task="skip")
-    tick.begin(1)
-    assert tick.begin(2) == r.Closed("skipped")
-    assert tick.begin(2) == r.Closed("skipped"), "its reply was lost"
-    tick.start = nth(1)
-    tick.hand_over("w1")
-    assert tick.begin(3) == r.Closed("skipped"), "its retry is to come"
-    tick.begin(1, retry=1)
-    tick.overdue(1)
-    assert tick.begin(4) == r.Closed("skipped"), "the first is overdue: it may be dead, and goes first"
-    tick.end(1, "failed", 60.0)
-    assert isinstance(tick.begin(5), r.Begun), "the first runs again in a minute"
-    assert tick.counts() == {"skipped": 3}
-
-
-def test_who_waits_and_who_comes_back(make: Any) -> None:
-    """One that died, or was ordered, waits instead. One that was out of contact isn't let in beside another."""
-    tick = make(of_task="skip")
-    tick.begin(1)
-    tick.die(1)
-    tick.raw.hdel(tick.entry_key, "running")  # an older version let the next one begin
-    assert isinstance(tick.begin(2), r.Begun)
-    tick.start = nth(1)
-    assert tick.renew("w1") == r.Stale()
-    tick.end(2)
-    tick.start = nth(1)
-    assert tick.renew("w1") == r.Renewed(), "nobody began since"
-    assert tick.begin(3) == r.Closed("skipped"), "it runs again, so it blocks again"
-    tick.end(1)
-    for number in (2, 3):
-        tick.order(number)
-    assert isinstance(tick.begin(2, "E"), r.Begun)
-    assert tick.begin(3, "F") == r.Waits(nth(2))
-    assert tick.confirm(revision=1) == r.Unchanged(), "it waits already: that copy is gone"
-    assert tick.counts() == {"done": 2, "skipped": 1}
-
-
-def test_who_has_begun_before_goes_first(make: Any) -> None:
-    """Dead, it keeps new ones back; where another runs, it waits, and is the next."""
-    tick = make(of_task="skip")
-    tick.begin(1)
-    tick.die(1)
-    assert tick.begin(2) == r.Closed("skipped")
-    tick.raw.hdel(tick.entry_key, "running")  # an older version lets new ones begin
-    assert isinstance(tick.begin(3), r.Begun)
-    assert tick.take(1) == r.Unchanged("waits")
-    assert tick.due() == []
-    assert tick.due_after_end(3) == [1]
-    assert tick.begin(4) == r.Closed("skipped"), "it waits, and is to go next"
-    assert isinstance(tick.take(1), r.Taken)
-    assert tick.begin(5) == r.Closed("skipped"), "its message is on its way"
-    assert tick.begin(1, "F").attempt == 2
-    assert tick.counts() == {"done": 1, "skipped": 3}
-
-
-@pytest.mark.parametrize("why", ["its limit is reached", "nobody takes it"])
-def test_who_cant_run_again_keeps_nobody_from_running(make: Any, why: str) -> None:
-    """No beat that lives takes it, or all its executions died: new ones go on."""
-    tick = make(of_task="skip", max_attempts=2)
-    for owner in ("A", "B") if why == "its limit is reached" else ("A",):
-        assert isinstance(tick.begin(1, owner), r.Begun)
-        tick.die(1, 61.0 if why == "nobody takes it" else 0.001)
-    assert isinstance(tick.begin(2), r.Begun)
