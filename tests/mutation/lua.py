@@ -36,7 +36,7 @@ TESTS = [
 VERBS = {each.name for each in scripts.all_verbs()}
 #: Comparisons whose first change moves the bound alone, and what says that times are compared.
 _BOUNDS = {"<", "<=", ">", ">="}
-_OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b")
+_OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b|\bPTTL\b")
 _BOUND_OF_TIMES = re.compile(r"(?<!#)\b(NOW|deadline|at) [<>]=? $")
 _OPERATORS = {
     "==": ["~="],
@@ -55,8 +55,8 @@ _OPERATORS = {
     "true": ["false"],
     "false": ["true"],
 }
-#: A comment, a text, a word, a number, two dots, an operator.
-_TOKEN = re.compile(r"--.*|'[^']*'|not |[A-Za-z_][\w.:]*|\d+(?:e\d+)?|\.\.|[=~<>]=|[<>+*/-]")
+#: A comment, a text, a word, a number, two dots, an operator; + 0 makes a number of a text, and so would - 0.
+_TOKEN = re.compile(r"--.*|'[^']*'|not |[A-Za-z_][\w.:]*|\d+(?:e\d+)?|\.\.|[=~<>]=|[<>*/-]|\+(?! 0)")
 #: The first line of a call or of an assignment.
 _STATEMENT = re.compile(r"^ *(?!local |return\b|if |elseif |for |while |repeat|until |end\b|else\b|break)[\w.]+[^\n]*$")
 #: Python reads any other word as these.

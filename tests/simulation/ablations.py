@@ -114,8 +114,8 @@ renew-owner | store/lua/renew.lua | who lost its window is told so when it renew
 - if hold(kind, owner) ~= 'run' then
 + if false then
 hold-owner | store/lua/pieces/hold.lua | only its owner ends, renews or hands over a window that runs
-- return kind ~= 'done' and is_owner(holder) and kind or nil
-+ return kind ~= 'done' and kind or nil
+- return is_owner(holder) and kind or nil
++ return kind
 hold-since | store/lua/pieces/hold.lua | after its lease ran out it has the window again only if nobody began since
 - local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
 + local its_own = true
@@ -234,8 +234,8 @@ buffer-order | features/admission/lua/line.lua | of those that wait the oldest g
 - return first < second or first == second and one.start < other.start
 + return first < second or first == second and one.start > other.start
 buffer-keeps | features/admission/lua/before_begin.lua | buffer_one keeps the newest
-- local itself = over[1] and over[#over].start > START
-+ local itself = over[1] and over[#over].start < START
+- return over, over[1] and over[#over].start > START
++ return over, over[1] and over[#over].start < START
 end-calls | store/lua/pieces/ends.lua | what ends a window makes the next in line overdue
 -   on_release()
 begin-calls | features/admission/lua/on_wait.lua | a window that waits for one in line makes that one overdue if nobody has the turn

@@ -8,8 +8,8 @@
 -- So many windows of an entry wait at most, of those that haven't begun: further ones are skipped. As Temporal has it.
 local MOST_WAITING = 1000
 
--- buffer_one: this window would wait too. Returns the waiting new windows to skip (all but the newest), and whether
--- this one is skipped itself. Spares `first`, which is next, and windows whose message is out.
+-- buffer_one: this window would wait too. Returns the waiting new windows to skip; and whether this one is skipped itself,
+-- and not they, since one of them is newer. Spares `first`, which is next, and windows whose message is out.
 local function passed_over(first)
   local over = {}
   for _, each in ipairs(read_line()) do
@@ -17,11 +17,7 @@ local function passed_over(first)
       over[#over + 1] = each -- the newest is the last
     end
   end
-  local itself = over[1] and over[#over].start > START
-  if itself then
-    over[#over] = nil
-  end
-  return over, itself
+  return over, over[1] and over[#over].start > START
 end
 
 local function wait(state, first, over)

@@ -8,12 +8,12 @@ local function is_owner(holder)
   return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
 end
 
--- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; nil if it is stale. After its lease
--- it has the window again, unless another execution began the window, the window went back in line, or another window
--- of the entry has its turn. A caller without the fence is judged by the run key alone.
+-- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; 'done' if it recorded its end; nil if it
+-- is stale. After its lease it has the window again, unless another execution began the window, the window went back in
+-- line, or another window of the entry has its turn. A caller without the fence is judged by the run key alone.
 local function hold(kind, holder)
   if kind then
-    return kind ~= 'done' and is_owner(holder) and kind or nil
+    return is_owner(holder) and kind or nil
   end
   if is_open() then
     local window = read_window()
