@@ -1,4 +1,4 @@
-"""A beat's connection to the broker: it is known to live before anything is claimed, and never waits for ever."""
+"""A beat's connection to the broker: it is asked before each claim, and no wait for it is endless."""
 
 from __future__ import annotations
 
@@ -15,43 +15,10 @@ from celery_once_beat.logs import Outage, get_logger
 from celery_once_beat.store import Published, Store
 from celery_once_beat.wording import failure_words, printable, shown, without_passwords
 
-from .batches import BatchPublishError, Confirms
+from .batches import Alarm, BatchPublishError, Confirms
 from .guard import guard
 
 logger = get_logger(__name__)
-
-
-class BlockedError(OperationalError):
-    """The broker takes no messages for now."""
-
-
-class Alarm:
-    """Whether RabbitMQ takes no messages, since its memory or its disk is full.
-
-    It tells a connection that publishes, and then reads nothing more from it.
-    """
-
-    def __init__(self) -> None:
-        self.on = self.was_on = False
-        self._publishing = False
-
-    def __enter__(self) -> None:
-        """Raise BlockedError in the block if it takes no messages: there is no use in waiting for a confirm."""
-        self._publishing = True
-
-    def __exit__(self, *_: object) -> None:
-        """The block is over."""
-        self._publishing = False
-
-    def blocked(self, reason: str) -> None:
-        """Called by the connection, when somebody reads from it."""
-        self.on = self.was_on = True
-        if self._publishing:
-            raise BlockedError(reason)
-
-    def unblocked(self) -> None:
-        """Called by the connection."""
-        self.on = False
 
 
 def transport_options(app: Any, alarm: Alarm) -> dict[str, Any]:
@@ -63,20 +30,19 @@ def transport_options(app: Any, alarm: Alarm) -> dict[str, Any]:
     url = conf.broker_write_url or conf.broker_url or "amqp://"
     timeout = float(conf.broker_connection_timeout or 4)
     scheme = (url if isinstance(url, str) else url[0]).partition("://")[0]
+    options: dict[str, Any] = {}
     if scheme in ("amqp", "amqps", "pyamqp", "pyamqps"):
-        options: dict[str, Any] = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
+        options = {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout}
         options.update(on_blocked=alarm.blocked, on_unblocked=alarm.unblocked)
     elif scheme in ("redis", "rediss", "redis+socket", "sentinel"):
         options = {"socket_timeout": timeout}
-    else:
-        options = {}
     return {key: value for key, value in options.items() if key not in (conf.broker_transport_options or {})}
 
 
 def broadcast_entries(app: Any, entries: Iterable[Any]) -> Iterator[str]:
     """Yield the names of the beat entries that every worker gets a copy of (kombu's ``Broadcast``).
 
-    One that can't be routed is skipped: its publish logs that.
+    An entry that can't be routed is skipped: its publish logs why.
     """
     try:
         if not any(isinstance(queue, Broadcast) for queue in app.amqp.queues.values()):
@@ -101,7 +67,7 @@ def _route(app: Any, name: str, options: Mapping[str, Any], args: Any, kwargs: A
 def why_away(connection: Any) -> str:
     """Ask the broker itself; connects if need be, with one try. Never raises.
 
-    Returns where it is that doesn't answer, without the password, and why; '' if it answers.
+    Returns '' if it answers; if not, its URL without the password, and why.
     """
     where = ""
     try:
@@ -130,13 +96,10 @@ def drop(connection: Any) -> None:
 
 def is_to_blame(error: BaseException, producer: Any) -> bool:
     """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
-    connection = producer.connection if producer is not None else None
-    of_transport: tuple[type[Exception], ...] = ()
-    if connection is not None:  # a refusal (nack) is among the recoverable ones alone
-        of_transport = (
-            *connection.connection_errors, *connection.recoverable_connection_errors,
-            *connection.channel_errors, *connection.recoverable_channel_errors,
-        )  # fmt: skip
+    # Only the recoverable ones have a refusal (nack).
+    names = ("connection_errors", "channel_errors", "recoverable_connection_errors", "recoverable_channel_errors")
+    connection = getattr(producer, "connection", None)
+    of_transport = [kind for name in names for kind in getattr(connection, name, ())]
     # Transports over Redis count a KeyError: kombu raises it for a compression that it doesn't know.
     kinds = [kind for kind in of_transport if kind.__module__ != "builtins" or issubclass(kind, OSError)]
     return _is_any(error, (OperationalError, BatchPublishError, OSError, *kinds))
@@ -191,8 +154,10 @@ class BrokerConnection(Scheduler):
     def producer(self) -> Any:
         """As the base's; over RabbitMQ its messages may be confirmed together."""
         producer: Any = super().producer
-        if self.store.settings.fast and getattr(producer.channel.connection, "confirm_publish", False):
-            Confirms.count_on(producer.channel)
+        channel = producer.channel
+        fast = self.store.settings.fast and getattr(channel.connection, "confirm_publish", False)
+        if fast and not hasattr(channel, "once_confirms"):
+            Confirms(channel)
         return producer
 
     def _ensure_connected(self) -> Any:
@@ -205,8 +170,8 @@ class BrokerConnection(Scheduler):
             return False
         trouble = why_away(self.connection)
         self._broker_asked = steady()
-        # While the broker takes no messages, it is this connection that learns when it does again. Then a new one is
-        # made, on which no confirm of an earlier message can come.
+        # Only this connection learns that an alarm is over. Then a new one is made: on this one, confirms of messages
+        # that were given up may still come.
         if trouble or (self._alarm.was_on and not self._alarm.on):
             self._drop_broker()
         alive = not trouble and not self._alarm.on
@@ -219,10 +184,10 @@ class BrokerConnection(Scheduler):
         return alive
 
     def _try_broker(self, *, hung: bool) -> bool:
-        """Return whether the broker answers behind a publish that may have failed. ``hung``: it didn't, in time."""
+        """Return whether the broker answers after a publish that may have failed. ``hung``: the publish timed out."""
         self.__dict__.pop("producer", None)  # its channel may be closed
         if hung:
-            self._drop_broker()  # what it says later would be taken for an answer to the next message
+            self._drop_broker()  # a late answer would be taken for that to the next message
         return self.broker_ready()
 
     def _drop_broker(self) -> None:
@@ -242,7 +207,7 @@ class BrokerConnection(Scheduler):
     def publish_once(self, send: Callable[..., object]) -> tuple[Published, str]:
         """Call ``send``, which publishes what belongs to no window, with Celery's options for one try.
 
-        Returns whether it went out, and why not; '' where the broker is away, which was logged.
+        Returns whether it went out, and if not, why: '' if the broker is away, which was logged.
         """
         producer = self._producer() if self.broker_ready() else None
         if producer is None:

@@ -6,15 +6,15 @@ Decided here: which claimed windows there is still time to publish, and whether 
 
 If the process dies, or sleeps for an hour:
 
-- between claim and publish: the window is overdue after ``claim_lease``; another beat takes it. That goes for up to
-  SLICE windows, whose messages travel together;
+- between claim and publish: the window is overdue after ``claim_lease``; another beat takes it. This may happen to
+  SLICE windows at once, since their messages travel together;
 - between publish and confirm: the same, and the worker refuses the second copy.
 
-A beat that still publishes renews its claims once half of the lease is over. What another beat has taken meanwhile,
-since this one was frozen, is left to that one.
+A beat that is still publishing when half of the lease is over renews its claims. If it was frozen, and another beat
+has taken a window, it leaves that window to the other.
 
-A broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds and the time that it takes to
-connect. A message is tried once; recovery tries it again. An untracked window is closed at its claim, so nobody else
+A broker that answers slowly, or not at all, holds a tick for ``_PATIENCE`` seconds at most, and the time that it takes
+to connect. A message is tried once; recovery tries it again. An untracked window is closed at its claim, so nobody else
 would publish it: if there was no time, it waits here, and nothing is claimed meanwhile.
 """
 
@@ -67,7 +67,7 @@ class Job:
     start: datetime
     claim: Claimed | Taken
     again: bool = False
-    #: A first try may have failed, and nobody else would publish it.
+    #: This is the second try of an untracked window, which no other beat would publish.
     tried: bool = False
 
     @property
@@ -77,7 +77,7 @@ class Job:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first message of a window that was claimed, and says nothing that another doesn't."""
+        """Whether this is a claimed window's first message, with only what each message of its entry has."""
         return self.claim.revision > 0 and not (self.again or self.tried or self.claim.ordered or self.claim.expires)
 
     @property
@@ -119,7 +119,7 @@ class Publishing(BrokerConnection):
         self._until = 0.0
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
-        #: By entry: what its options raise; that it sends several messages a window; which window is published in vain.
+        #: What was logged of an entry: what its options raise, that it sends several messages, that none is begun.
         self._logged = Logged(math.inf)
         self._learned = LearnedMessages(self)
         #: Entry → its window that was published often and never begun, and the queue into which it went.
@@ -128,7 +128,7 @@ class Publishing(BrokerConnection):
 
     @property
     def _patience(self) -> float:
-        """Seconds for publishing what was claimed; the rest is given back."""
+        """Seconds for publishing what was claimed; what isn't published by then is given back."""
         return min(self.store.settings.publish_timeout / 2, _PATIENCE)
 
     def _publish(self, jobs: list[Job], claimed_at: float) -> None:
@@ -144,7 +144,7 @@ class Publishing(BrokerConnection):
             if left:
                 self._publish_slice(left)
         self._owed += (job for job in left if not job.tracked)
-        # Any beat publishes the others, at doubling steps.
+        # Any beat publishes those that are tracked, at doubling steps.
         self._confirm([self._confirmation(job, Published.UNSURE) for job in left if job.tracked])
 
     def _still_held(self, jobs: Iterable[Job]) -> list[Job]:
@@ -173,16 +173,14 @@ class Publishing(BrokerConnection):
                     if sent[-1].published == Published.UNSURE:
                         if self._may_resend_untracked(job):
                             left.appendleft(replace(job, tried=True))
-                        break  # a batch belongs to one connection: it has gone, and is perhaps there again
+                        break  # a batch belongs to one connection, which may be another by now
         except BatchPublishError as exc:
             number = sum(each.published == Published.SENT for each in sent)
             text = "once: of %d messages it isn't known whether they were published: %s"
             logger.error(text, number, exc, extra=about("batch_failed"))
             self._try_broker(hung=broker.hangs(exc))
-            sent = [
-                each if each.published == Published.IMPOSSIBLE else each._replace(published=Published.UNSURE)
-                for each in sent
-            ]
+            impossible, unsure = Published.IMPOSSIBLE, Published.UNSURE
+            sent = [each if each.published == impossible else each._replace(published=unsure) for each in sent]
         self._finish(sent)
         self._warn_of_unbegun()
 
@@ -320,7 +318,7 @@ class Publishing(BrokerConnection):
         self._log_unsendable(job, "apply_entry raised", why)
 
     def _warn_of_lost(self, outgoing: OutgoingMessages, job: Job, window: Window) -> None:
-        """Log once that workers don't know an entry's windows. If a message went out, that goes for later ones too."""
+        """Log once that workers don't know an entry's windows. If a message went out, later ones are untracked too."""
         if outgoing.any_seen and not job.entry.astray:
             text = (
                 "once: entry %r is untracked from now on: %s. Does its task's apply_async, or the scheduler's, "
@@ -364,7 +362,7 @@ class Publishing(BrokerConnection):
         return entry
 
     def _warn_of_unbegun(self) -> None:
-        """Log of each entry a window that was published often and never begun; again only if one began since."""
+        """Log for each entry that a window was published often and never begun; not again before one has begun."""
         unbegun, self._unbegun = self._unbegun, {}
         if not unbegun:
             return
@@ -402,12 +400,15 @@ class Publishing(BrokerConnection):
             if outgoing.sent > sent and outgoing.all_sent:  # raised behind the message, by a user's code
                 outgoing.results.add(Published.SENT)
                 raise
-            # A connection that broke got a new channel, which kombu refuses to add to the batch of the old one.
+            # After a connection broke there is a new channel, and kombu refuses to add to the old one's batch.
             broke = getattr(producer, "channel", None) is not channel
             to_blame = broke or broker.is_to_blame(exc, producer)
             outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
             outgoing.hangs |= to_blame and broker.hangs(exc)
             outgoing.trouble = printable(failure_words(exc, "message"))
+            confirms = getattr(channel, "once_confirms", None)
+            if confirms and confirms.are_together and getattr(exc, "method_name", "") == "Basic.publish":
+                raise BatchPublishError(f"not sent, since an earlier message has failed: {exc}") from exc
             raise
         outgoing.results.add(Published.SENT)
         outgoing.promised |= getattr(result, "id", None) == outgoing.task_id

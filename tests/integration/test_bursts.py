@@ -27,8 +27,7 @@ from proxy import Proxy
 from servers import RedisServer
 
 from celery_once_beat import OnceScheduler, OnceTask
-from celery_once_beat.beat.batches import batch
-from celery_once_beat.beat.broker import Alarm
+from celery_once_beat.beat.batches import Alarm, batch
 from celery_once_beat.beat.learned import LearnedMessages
 from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
