@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_896,
+    "Python": 19_897,
     "Lua": 1_874,
     "the largest module": 429,
     "tests": 46_407,
