@@ -86,6 +86,7 @@ def beats() -> Iterator[Row]:
     for windows in (100, 1000, BIG):
         yield f"open {windows}", methodcaller("alone", "backlog", windows=windows), False
     yield "stored", methodcaller("alone", "stored", count=100_000, changes=20), False
+    yield "managed", methodcaller("alone", "managed", count=20_000), False
     yield "million", methodcaller("alone", "many", count=1_000_000, seconds=20), False
     yield "takeover", methodcaller("takeover", 8, report.LEASE), False
 

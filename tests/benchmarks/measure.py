@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import resource
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -149,6 +151,38 @@ def stored(count: int, changes: int) -> dict[str, Any]:
                 time.sleep(min(scheduler.tick(), 0.1))
             cpu += time.process_time() - began
     return {**found, "change": cpu / changes}
+
+
+def managed(count: int) -> dict[str, Any]:
+    """So many schedules that people have set: CPU of setting them, of looking at them, and of a file that says the same."""
+    from celery_once_beat import Schedules
+    from celery_once_beat.beat.scheduler import OnceScheduler
+
+    with closing(Schedules(app)) as schedules:
+        began = time.process_time()
+        schedules.set_many(
+            [{"name": name(n), "task": "bench.once", "schedule": HOUR, "args": (n,)} for n in range(count)]
+        )
+        found = {"set": time.process_time() - began}
+    scheduler = OnceScheduler(app)
+    while len(scheduler.entries) < count or scheduler.entries.unloaded():
+        time.sleep(min(scheduler.tick(), 0.1))
+    file = Path(os.environ["COUNTS"], "schedules.json")
+    for what, *words in (
+        ("export", "schedules", "export"),
+        ("status", "status"),
+        ("apply", "schedules", "apply", "-f", file),
+    ):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "celery", "-A", "benchmarks.app", "once", *map(str, words)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode > (what == "status"):  # 1: no beat lives any more, it says
+            raise SystemExit(done.stderr)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found[what] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if what == "export":
+            file.write_text(done.stdout)
+    return found
 
 
 def _memory() -> int:
@@ -303,7 +337,7 @@ def _cpu(client: Any) -> float:
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     measure.__name__: measure
-    for measure in (burst, share, start, many, stored, idle, late, traffic, backlog, history, calls)
+    for measure in (burst, share, start, many, stored, managed, idle, late, traffic, backlog, history, calls)
 }
 
 
