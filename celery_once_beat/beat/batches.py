@@ -16,16 +16,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from amqp import exceptions as amqp_errors
-from amqp import spec
-from kombu import exceptions
+from amqp import exceptions, spec
+from kombu import exceptions as kombu_errors
 from kombu.exceptions import OperationalError
 
 from celery_once_beat.clock import steady
 from celery_once_beat.wording import failure_words
 
 #: Raised by a batch whose messages perhaps didn't go out; kombu before 5.7 has no such error.
-BatchPublishError: type[Exception] = getattr(exceptions, "BatchPublishError", OperationalError)
+BatchPublishError: type[Exception] = getattr(kombu_errors, "BatchPublishError", OperationalError)
 
 #: Seconds for which a message waits for its confirm if its sender doesn't say.
 _WAIT = 5.0
@@ -111,7 +110,7 @@ class Confirms:
         self._open()
         self._channel.confirm_select()
         if self._unconfirmed:
-            self._refusal = amqp_errors.RecoverableChannelError("the broker closed the channel")
+            self._refusal = exceptions.RecoverableChannelError("the broker closed the channel")
         self._sent, self._unconfirmed = 0, set()
 
     def _publish(self, *args: Any, confirm_timeout: float | None = None, **kwargs: Any) -> None:
@@ -150,7 +149,7 @@ class Confirms:
         self._unconfirmed = {each for each in self._unconfirmed if each > number or not (up_to or each == number)}
 
     def _refuse(self, number: int, up_to: bool) -> None:  # noqa: FBT001  # as py-amqp calls it
-        self._refusal = amqp_errors.MessageNacked()
+        self._refusal = exceptions.MessageNacked()
         self._confirm(number, up_to)
 
     def _return(self, why: Exception, *_: Any) -> None:

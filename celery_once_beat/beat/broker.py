@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+from amqp.exceptions import MessageNacked
 from celery.beat import Scheduler
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
@@ -96,13 +97,13 @@ def drop(connection: Any) -> None:
 
 def is_to_blame(error: BaseException, producer: Any) -> bool:
     """Whether a publish failed for the broker or the way to it, and not for what was to be published."""
-    # Only the recoverable ones have a refusal (nack).
+    # A refusal (MessageNacked) is of the transport in py-amqp's newer releases alone.
     names = ("connection_errors", "channel_errors", "recoverable_connection_errors", "recoverable_channel_errors")
     connection = getattr(producer, "connection", None)
     of_transport = [kind for name in names for kind in getattr(connection, name, ())]
     # Transports over Redis count a KeyError: kombu raises it for a compression that it doesn't know.
     kinds = [kind for kind in of_transport if kind.__module__ != "builtins" or issubclass(kind, OSError)]
-    return _is_any(error, (OperationalError, BatchPublishError, OSError, *kinds))
+    return _is_any(error, (OperationalError, BatchPublishError, MessageNacked, OSError, *kinds))
 
 
 def hangs(error: BaseException) -> bool:

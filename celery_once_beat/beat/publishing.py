@@ -406,9 +406,9 @@ class Publishing(BrokerConnection):
             outgoing.results.add(Published.UNSURE if to_blame else Published.IMPOSSIBLE)
             outgoing.hangs |= to_blame and broker.hangs(exc)
             outgoing.trouble = printable(failure_words(exc, "message"))
-            confirms = getattr(channel, "once_confirms", None)
-            if confirms and confirms.are_together and getattr(exc, "method_name", "") == "Basic.publish":
-                raise BatchPublishError(f"not sent, since an earlier message has failed: {exc}") from exc
+            confirms, cause = getattr(channel, "once_confirms", None), exc.__context__ or exc
+            if confirms and confirms.are_together and getattr(cause, "method_name", "") == "Basic.publish":
+                raise BatchPublishError(f"not sent, since an earlier message has failed: {cause}") from cause
             raise
         outgoing.results.add(Published.SENT)
         outgoing.promised |= getattr(result, "id", None) == outgoing.task_id
