@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from steps import play, promises
 
 from celery_once_beat.features.admission import store as limits
 from celery_once_beat.features.admission.worker import Part
@@ -65,50 +67,72 @@ def slots(store: Store, raw: redis.Redis) -> Slots:
     return Slots(store, raw)
 
 
-def test_there_are_so_many(slots: Slots) -> None:
-    """The others wait. A beat calls as many as there are free slots; those that have waited longest come first."""
-    for number in (1, 2):
-        assert slots.acquire(number) == slots.acquire(number) == limits.Acquired(), "the second time it is sent again"
-    for number in (4, 3, 5):
-        assert slots.acquire(number) == slots.acquire(number) == limits.Full()
-    assert slots.sweep() == limits.FreeSlots(3, ())
-    slots.release(1)
-    slots.release(1)
-    assert slots.sweep() == limits.FreeSlots(3, slots.windows(4))
-    assert slots.sweep() == limits.FreeSlots(3, ()), "it is to come first"
-    assert slots.acquire(4) == limits.Acquired()
-    assert slots.sweep() == limits.FreeSlots(2, ())
-    slots.release(2)
-    slots.release(4)
-    assert slots.sweep() == limits.FreeSlots(2, slots.windows(3, 5))
-    assert slots.held() == 0
-    for key in slots.raw.scan_iter("*limit*"):
-        assert slots.raw.ttl(key) != -1
+#: What is promised | then what is done, one after another: a verb, the window's number, perhaps with a letter for
+#: another execution of it, and the answer. A sweep's is how many wait, and which of them are called.
+STEPS = """
+there are so many, and the others wait; a beat calls as many as there are free slots, who waits longest first |
+  acquire 1; acquire 1; acquire 2; acquire 2; acquire 4 = Full; acquire 4 = Full; acquire 3 = Full; acquire 5 = Full
+  sweep = 3:; release 1; release 1; sweep = 3: 4; sweep = 3:; acquire 4; sweep = 2:; release 2; release 4
+  sweep = 2: 3 5; held = 0; expire
+no slot is kept: who comes first has it, and one that was called and finds none is called again before the others |
+  acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; release 1; sweep = 2: 3; acquire 9; acquire 3 = Full
+  release 9; sweep = 2: 3
+who finds none is in line where it was, although a beat has taken it off the line |
+  acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; release 1; sweep = 2: 3; overdue; acquire 9
+  acquire 3 = Full; release 9; sweep = 2: 3
+who is called and never comes keeps no other slot from those behind it, and after two seconds a beat calls again |
+  acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; release 1; sweep = 2: 3; overdue; release 2; sweep = 1: 4
+  pass 2.1; sweep = 1: 4
+the dead give their slots back: a beat finds what they leave, and so does who acquires next |
+  acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; pass 20; renew 2; sweep = 2:; pass 15; sweep = 2: 3
+  pass 40; acquire 9; held = 1; renew 2 = False
+a copy takes no second slot, and gives none back; the one that begins makes the slot its own, and who ended has none |
+  acquire 1a; acquire 1b = Acquired shared; held = 1; release 1b; held = 1; take_over 1b; expire; renew 1a = False
+  release 1a; held = 1; release 1b; held = 0; renew 1b = False
+a beat with more slots than workers goes by the number of the worker that lets wait again, for a minute |
+  acquire 1; acquire 2; acquire 3 = Full; sweep 5 = 1:; pass 20; sweep 5 = 1:; renew 1; renew 2; pass 41; sweep 3 = 1: 3
+while a deploy lowers the number of slots nobody new begins above it |
+  acquire 1 3; acquire 2 3; acquire 3 3; acquire 4 = Full; release 1; acquire 4 = Full; sweep = 1:; release 2
+  sweep = 1: 4
+an ended window waits no longer, and the next one is called instead |
+  acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; forget 3; release 1; sweep = 1: 4
+"""
+PLAIN = {"acquire": "Acquired", "renew": "True", "take_over": "True", "expire": "True"}
+DOING: dict[str, Callable[..., Any]] = {
+    "acquire": lambda s, n, owner, most="2": s.acquire(n, owner, most=int(most)),
+    "renew": Slots.renew,
+    "take_over": lambda s, n, owner: s.renew(n, owner, begun=True),
+    "release": Slots.release,
+    "forget": lambda s, n, _: s.release(n, "-", forget=True),
+}
+OF_ALL: dict[str, Callable[..., Any]] = {
+    "sweep": lambda s, most="2": s.sweep(int(most)),
+    "held": Slots.held,
+    "pass": lambda s, seconds: s.pass_time(float(seconds)),
+    # A beat makes the first in line overdue.
+    "overdue": lambda s: s.raw.zremrangebyrank(s.keys["waiting"], 0, 0),
+    "expire": lambda s: all(s.raw.ttl(key) != -1 for key in s.raw.scan_iter("*limit*")),
+}
 
 
-def test_no_slot_is_kept(slots: Slots) -> None:
-    """Whoever comes first has it; one that was called and finds none is called again before those behind it."""
-    for number in (1, 2, 3, 4):
-        slots.acquire(number)
-    slots.release(1)
-    assert slots.sweep().windows == slots.windows(3)
-    assert slots.acquire(9) == limits.Acquired()
-    assert slots.acquire(3) == limits.Full()
-    slots.release(9)
-    assert slots.sweep().windows == slots.windows(3)
+@pytest.mark.parametrize(("_settings", "steps"), promises(STEPS))
+def test_who_has_a_slot_and_who_is_called(slots: Slots, _settings: object, steps: list[str]) -> None:
+    """As the table promises, step by step."""
+    numbers = {slots.window(number): number for number in range(10)}
 
+    def do(verb: str, *words: str) -> str:
+        if verb in OF_ALL:
+            reply = OF_ALL[verb](slots, *words)
+        else:
+            reply = DOING[verb](slots, int(words[0].rstrip("ab")), f"w{words[0]}:d:e", *words[1:])
+        match reply:
+            case limits.FreeSlots(waiting, windows):
+                return " ".join([f"{waiting}:", *(str(numbers[window]) for window in windows)])
+            case limits.Acquired(shared):
+                return "Acquired shared" if shared else "Acquired"
+        return "Full" if reply == limits.Full() else str(reply)
 
-def test_who_finds_none_is_in_line_where_it_was(slots: Slots) -> None:
-    """A beat has taken it off the line as it called it."""
-    for number in (1, 2, 3, 4):
-        slots.acquire(number)
-    slots.release(1)
-    assert slots.sweep().windows == slots.windows(3)
-    slots.raw.zrem(slots.keys["waiting"], slots.raw.zrange(slots.keys["waiting"], 0, 0)[0])
-    assert slots.acquire(9) == limits.Acquired()
-    assert slots.acquire(3) == limits.Full()
-    slots.release(9)
-    assert slots.sweep().windows == slots.windows(3)
+    play(steps, do, PLAIN)
 
 
 def test_who_comes_before_it_has_left_the_line(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,34 +154,6 @@ def test_who_comes_before_it_has_left_the_line(slots: Slots, monkeypatch: pytest
     assert slots.sweep().windows == slots.windows(3)
 
 
-def test_who_is_called_and_never_comes(slots: Slots) -> None:
-    """It keeps no other slot from those behind it, and after two seconds a beat calls again."""
-    for number in (1, 2, 3, 4):
-        slots.acquire(number)
-    slots.release(1)
-    assert slots.sweep().windows == slots.windows(3)
-    slots.raw.zrem(slots.keys["waiting"], slots.raw.zrange(slots.keys["waiting"], 0, 0)[0])  # it is overdue now
-    slots.release(2)
-    assert slots.sweep().windows == slots.windows(4)
-    slots.pass_time(2.1)
-    assert slots.sweep().windows == slots.windows(4)
-
-
-def test_the_dead_give_their_slots_back(slots: Slots) -> None:
-    """Their leases run out. A beat finds what they leave, and so does whoever acquires next."""
-    for number in (1, 2, 3, 4):
-        slots.acquire(number)
-    slots.pass_time(20)
-    assert slots.renew(2)
-    assert slots.sweep().windows == ()
-    slots.pass_time(15)
-    assert slots.sweep().windows == slots.windows(3)
-    slots.pass_time(40)
-    assert slots.acquire(9) == limits.Acquired()
-    assert slots.held() == 1
-    assert not slots.renew(2)
-
-
 def test_who_acquires_again_keeps_its_slot_for_longer(slots: Slots) -> None:
     """By the longer of both: another execution of the window that asks doesn't shorten it."""
     slots.acquire(1)
@@ -167,57 +163,6 @@ def test_who_acquires_again_keeps_its_slot_for_longer(slots: Slots) -> None:
     assert longer[1] >= first[1] + 30_000
     slots.acquire(1, "B:d:e", length=5.0)
     assert slots.raw.zrange(slots.keys["slots"], 0, -1, withscores=True) == [longer]
-
-
-def test_another_execution_of_the_same_window(slots: Slots) -> None:
-    """A copy takes no second slot, and gives none back; the one that has begun makes the slot its own."""
-    slots.acquire(1, "A:d:e")
-    assert slots.acquire(1, "B:d:e") == limits.Acquired(shared=True)
-    assert slots.held() == 1
-    slots.release(1, "B:d:e")
-    assert slots.held() == 1, "it was refused"
-    assert slots.renew(1, "B:d:e", begun=True), "the other is dead"
-    assert slots.raw.pttl(slots.keys["slots"]) > 0
-    assert not slots.renew(1, "A:d:e"), "or only slow: it is stale, and takes nothing back"
-    slots.release(1, "A:d:e")
-    assert slots.held() == 1
-    slots.release(1, "B:d:e")
-    assert slots.held() == 0
-    assert not slots.renew(1, "B:d:e"), "a renewal that comes behind the end makes no slot anew"
-
-
-def test_a_beat_with_more_slots_than_workers(slots: Slots) -> None:
-    """What it calls a worker lets wait again: it goes by that worker's number for a minute."""
-    for number in (1, 2, 3):
-        slots.acquire(number)
-    assert slots.sweep(most=5).windows == ()
-    slots.pass_time(20)
-    assert slots.sweep(most=5).windows == ()
-    slots.renew(1)
-    slots.renew(2)
-    slots.pass_time(41)
-    assert slots.sweep(most=3).windows == slots.windows(3), "no worker has said anything for long"
-
-
-def test_another_number_of_slots(slots: Slots) -> None:
-    """Each worker goes by its own settings: while a deploy lowers the number, nobody new begins above it."""
-    for number in (1, 2, 3):
-        assert slots.acquire(number, most=3) == limits.Acquired()
-    assert slots.acquire(4) == limits.Full()
-    slots.release(1)
-    assert slots.acquire(4) == limits.Full()
-    assert slots.sweep().windows == ()
-    slots.release(2)
-    assert slots.sweep().windows == slots.windows(4)
-
-
-def test_an_ended_window_waits_no_longer(slots: Slots) -> None:
-    """The next one is called instead."""
-    for number in (1, 2, 3, 4):
-        slots.acquire(number)
-    slots.release(3, "-", forget=True)
-    slots.release(1)
-    assert slots.sweep() == limits.FreeSlots(1, slots.windows(4))
 
 
 @pytest.mark.parametrize(
