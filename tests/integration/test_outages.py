@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from processes import wait_until
 from servers import free_port
-from system import System, rare
+from system import System
 
 from celery_once_beat.store.model import Begun
 from celery_once_beat.windows import Window, encode_headers, format_instant, key_of
@@ -53,21 +53,6 @@ def test_the_broker_comes_back(start_redis, system: System) -> None:
 
 
 @pytest.mark.long
-def test_a_message_that_waits_is_not_published_again(system: System) -> None:
-    """Before its start_timeout a window in a long queue has one message, not one more every other second."""
-    system.settings = {"once_beat_start_timeout": 60.0}
-    beat = system.beat()
-    wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
-    system.store.set_paused("tick", paused=True)
-    wait_until(lambda: system.waiting() == len(system.account().open), "each open window has one message", 20)
-    assert "is overdue" not in beat.log
-    system.worker(pool="solo").wait_ready()
-    wait_until(lambda: not system.account().open, "all have their outcome", 60)
-    beat.stop()
-    system.check_each_once()
-
-
-@pytest.mark.long
 def test_a_purged_queue(system: System) -> None:
     """Messages that are lost in the broker are published again: every window is executed, late."""
     system.worker(pool="solo").wait_ready().pause()
@@ -103,27 +88,6 @@ def test_queued_windows_when_the_store_is_flushed(start_redis, system: System) -
     wait_until(lambda: len(system.recorded()) == queued, "every queued window is done", 60)
     assert set(system.recorded().values()) == {1}
     assert len(system.ledger.read("start")) == queued
-
-
-@pytest.mark.long
-def test_messages_that_a_killed_worker_had_reserved(system: System) -> None:
-    """What a worker had taken from the queue and not begun is lost with it: published again."""
-    system.settings = {"worker_prefetch_multiplier": 4}
-    doomed = system.worker("doomed", pool="prefork").wait_ready()
-    soon = rare()
-    system.entries = {name: {"task": "apps.once_app.work", "args": [6.0], **soon} for name in ("tick", "two", "three")}
-    beat = system.beat()
-    wait_until(lambda: doomed.log.count(" received") >= 3, "all three are reserved", 60)
-    wait_until(lambda: system.ledger.read("start"), "one of them begins", 30)
-    doomed.kill()
-    for name in system.entries:
-        system.store.set_paused(name, paused=True)
-    system.worker("other", pool="prefork", concurrency=3)
-    for name in system.entries:
-        wait_until(lambda name=name: not system.account(name).open, f"{name} is done", 60)
-        assert system.outcomes(name) == {"done": 1}
-    overdue = beat.log.count("is overdue, to be published again")
-    assert overdue >= 3
 
 
 #: Forgets everything at a moment at which nothing is in flight: no window is open, and what passed each beat has seen,
