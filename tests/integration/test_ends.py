@@ -37,14 +37,6 @@ def result_of(system: System) -> AsyncResult:
 
 
 @pytest.mark.long
-def test_retries_that_run_out_are_a_failure(system: System) -> None:
-    """A task that gives up after its own retries has failed; nothing of it runs again."""
-    one_window(system, "retrying", args=[99])
-    assert system.outcomes() == {"failed": 1}
-    assert len(system.ledger.read("start")) == 11
-
-
-@pytest.mark.long
 def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
     """A window whose executions all die is abandoned after max_attempts, with an error in the log."""
     system.task = {"once_max_attempts": 2}
@@ -98,21 +90,6 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
     wait_until(lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["revoked"], "it is heard", 60)
     assert start == format_instant(window)
     assert len(system.ledger.read("start")) == int(terminate)
-
-
-@pytest.mark.long
-def test_an_expired_message(system: System) -> None:
-    """A message that expires before a worker took it closes its window as expired; it isn't published again."""
-    system.settings = SLOWLY
-    one_window(system, "work", worker=False, options={"expires": 0.5})
-    published = wait_until(system.waiting, "the message waits", 60)
-    assert published == 1
-    window = next(iter(system.account().open))
-    wait_until(lambda: _now() > window.timestamp() + 1, "it expires", 60)
-    system.worker().wait_ready()
-    wait_until(lambda: system.outcomes() == {"expired": 1}, "it is expired", 60)
-    wait_until(lambda: [event["outcome"] for event in system.ledger.read("closed")] == ["expired"], "it is heard", 60)
-    assert not system.ledger.read("start")
 
 
 @pytest.mark.long

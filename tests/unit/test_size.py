@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_897,
     "Lua": 1_874,
     "the largest module": 429,
-    "tests": 46_342,
+    "tests": 46_325,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 16_323,
