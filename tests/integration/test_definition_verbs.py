@@ -75,7 +75,7 @@ def test_a_definition_is_kept_with_who_and_why(stage: Defined) -> None:
     """By the server's time, without expiry; and its name stands among those of its shard."""
     before = stage.store.snapshot().now
     made = stage.set()
-    assert made == defs.Changed(1, made.at)
+    assert (made, made.by, made.note) == (defs.Changed(1, made.at), "anna", "why")
     known = stage.known
     assert (known.text, known.version, known.at, known.since) == ("one", 1, made.at, made.at)
     assert (known.by, known.note, known.paused, known.deleted) == ("anna", "why", False, False)
