@@ -196,6 +196,7 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
     other, rules = WindowKey("child:other", window.start), EntryPolicy()
     for claimant, reply in (("one", Claimed(0, None)), ("one", Claimed(0, None)), ("two", Unchanged("taken"))):
         assert open_child(store, other, claimant, "{}", rules) == reply
+    assert not any(store.overdue("beat", datetime.now(timezone.utc), 100).shards), "it is its caller's to publish"
     assert isinstance(store.begin(other, "worker", 30.0), Begun)
     assert open_child(store, other, "one", "{}", rules) == Unchanged("taken"), "its message is out"
     assert result.id

@@ -1133,11 +1133,12 @@ def test_a_window_that_was_run_ahead_by_order_isnt_run_again(stage: Stage) -> No
 
 
 def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules(stage: Stage) -> None:
-    """Backfilled before its time and not yet run: when its time comes, it is one window, not two."""
+    """Backfilled before its time and not yet done: when its time comes, it is one window, not two."""
     assert isinstance(stage.backfill(), r.Claimed)
+    assert isinstance(stage.begin(), r.Begun)
     assert stage.claim() == r.Moved(nth(1))
-    assert stage.open_windows() == {nth(1): False}
-    stage.execute()
+    assert [(each.backfill, each.attempts) for each in stage.store.account(ENTRY).open.values()] == [(False, 1)]
+    assert stage.finish() == r.Finished()
     assert (stage.counts(), stage.apart()) == ({"done": 1}, {})
     assert stage.even()
 
@@ -1378,13 +1379,20 @@ def test_history_keeps_the_last_windows_and_no_more(new_stage: Callable[..., Sta
     assert [line.split()[:2] for line in lines] == [[f"{nth(7 - n):%Y-%m-%dT%H:%M:%S}", "done"] for n in range(size)]
 
 
-def test_refused_copies_are_counted(stage: Stage) -> None:
-    """Each message that a worker refuses leaves its trace in the account."""
-    stage.reach("running")
-    stage.begin("B")
-    stage.finish("A")
-    stage.begin("C")
-    assert stage.store.account(ENTRY).refused == 2
+def test_refused_copies_are_counted(new_stage: Callable[..., Stage]) -> None:
+    """Each message that a worker refuses, in the account; and of the newest windows by window, whenever it comes."""
+    stage = new_stage(history_size=2)
+    stage.load()
+    for number in (1, 2, 3, 4):
+        stage.claim_nth(number)
+        stage.begin()
+        assert number == 4 or stage.finish() == r.Finished()
+    for number in (4, 1, 3):
+        stage.start = nth(number)
+        assert isinstance(stage.begin("copy"), r.Busy | r.Closed)
+    assert stage.store.account(ENTRY).refused == 3
+    refused = stage.raw.hkeys(stage.store.keys.of_entry("refused", ENTRY))
+    assert {*refused} == {format_instant(nth(3)), format_instant(nth(4))}
 
 
 # ---------------------------------------------------------------------------------- what others put in our keys

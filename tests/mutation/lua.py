@@ -28,7 +28,7 @@ TESTS = [
     f"tests/integration/test_{name}.py" for name in (
         "store_verbs", "buffers", "limits", "alert_verbs", "unconsumed", "definition_verbs", "garbage", "times",
         "lookup", "exchanges", "keyed", "view", "waiting", "execution_steps", "recovery", "claiming", "defined",
-        "failure_words", "costs",
+        "failure_words", "costs", "children",
     )
 ]  # fmt: skip
 
