@@ -154,7 +154,7 @@ def stored(count: int, changes: int) -> dict[str, Any]:
 
 
 def managed(count: int) -> dict[str, Any]:
-    """So many schedules that people have set: CPU of setting them, of looking at them, and of a file that says the same."""
+    """So many schedules that people have set: CPU of setting them, of looking at them, and of their file."""
     from celery_once_beat import Schedules
     from celery_once_beat.beat.scheduler import OnceScheduler
 

@@ -370,7 +370,7 @@ def _limits(f: Figures) -> str:
 - Two beats: each learns of each window that the other has claimed it, which takes {both:.0f} µs.
 - A burst of 100: {first:.0f} µs an entry, since Celery makes the first messages of a kind, which are compared; of 1,000
   {later:.0f} µs.
-- 20,000 schedules: each is read, checked and made as a beat makes it, 200 µs of Python, so that a reader shows what runs.
+- 20,000 schedules: each is read, checked and made as a beat makes it, so that what readers show is what runs.
 - A first start: each entry is checked in a guard of its own, so that one which hangs or raises stops no other.
 - Redis: a window's record has what recovery and `history` need."""
 
