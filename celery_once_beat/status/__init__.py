@@ -11,4 +11,4 @@ from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import Sight, View, take_snapshot
 from .report import EntryStatus, Report, WindowStatus, as_json, make_report
-from .worries import paused_words
+from .worries import cause_of, paused_words

@@ -33,6 +33,7 @@ from .worries import (
     find_stuck_queues,
     find_workers,
     is_stopped,
+    overdue_words,
     running_for,
     troubles_of,
     worries_of,
@@ -264,7 +265,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.
-    wrong = {n if isinstance(n, str) else shown(n): f"left out: {why}" for n, why in schedule.entries.wrong.items()}
+    wrong = {n if isinstance(n, str) else shown(n): f"can't run: {why}" for n, why in schedule.entries.wrong.items()}
     for name, words in {**left_out(overview), **wrong}.items():
         if name not in names:
             entries.append(EntryStatus(name, "left out", **attention_of([(judgements.LEFT_OUT, words)])))
@@ -297,7 +298,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 
 def _disabled(seen: EntrySeen, scene: Scene) -> EntryStatus:
     """Give the status of an entry that is disabled in its database: open windows continue."""
-    worries = [(judgements.OVERDUE, f"{len(seen.overdue)} overdue")] if seen.overdue else []
+    worries = [(judgements.OVERDUE, overdue_words(seen.overdue))] if seen.overdue else []
     if seen.account is not None and seen.account.spent:  # a one-off is disabled with its outcome
         worries += failure_of(seen)
     return EntryStatus(seen.name, "disabled", **_counted(seen, scene.now, scene.prefix), **attention_of(worries))

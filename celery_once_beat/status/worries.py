@@ -164,7 +164,7 @@ def cause_of(beats: Sequence[BeatStatus]) -> str:
 
 def _hangs(worker: WorkerStatus, now: datetime, consumed: set[str]) -> str:
     """Say how a worker hangs; '' where it doesn't, or nothing depends on it."""
-    name, number = short(worker.worker), number_of(worker.reserved, "window")
+    name, number = f"worker {short(worker.worker)}", number_of(worker.reserved, "window")
     if worker.lives or worker.heard is None:
         if worker.executes is None or worker.executes > worker.lost or worker.waited <= STUCK_AFTER.total_seconds():
             return ""
@@ -248,6 +248,13 @@ def _worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
         yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
 
 
+def overdue_words(overdue: Mapping[datetime, datetime]) -> str:
+    """Say how many windows are overdue, which is the first and since when; ``overdue``: start to deadline."""
+    start = min(overdue)
+    since = format_instant(overdue[start].replace(microsecond=0))
+    return f"{len(overdue)} overdue, first that of {format_instant(start)}, since {since}"
+
+
 def _worries_of_account(account: EntryAccount, listed: Listed, scene: Scene) -> Iterator[Worry]:
     entry, now = listed.entry, scene.now
     if account.paused:
@@ -274,9 +281,9 @@ def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
     listed, account, now = look.listed, look.listed.seen.account, scene.now
     overdue, skipped = listed.seen.overdue, judgements.skipped_in_a_row(listed.seen.records)
     if overdue and scene.cause:
-        yield judgements.HELD_UP, f"{len(overdue)} overdue, and {scene.cause}"
+        yield judgements.HELD_UP, f"{overdue_words(overdue)}, and {scene.cause}"
     elif overdue:
-        yield judgements.OVERDUE, f"{len(overdue)} overdue"
+        yield judgements.OVERDUE, overdue_words(overdue)
     for window in look.silent[:1]:
         unheard = max(_unheard(each, listed, now) for each in look.silent)
         yield judgements.SILENT, f"{len(look.silent)} running, not heard of for {_age(unheard)}, on {_worker(window)}"

@@ -153,9 +153,9 @@ def test_each_row_says_how_it_stands(admin: Shop) -> None:
     assert (coming["off"], coming["wrong"]) == ("disabled", "-")
     assert last["quick"].count("done") >= 2
     assert last["daily"] == "-"
-    assert attention["wrong"].startswith("left out: ")
+    assert attention["wrong"].startswith("can't run: ")
     assert "did you mean 'grace'?" in attention["wrong"], "all of it"
-    assert '<span class="once-grave">left out: ' in page
+    assert '<span class="once-grave">can&#x27;t run: ' in page
     assert "celery_once_beat/admin.css" in page
     assert all("<br>" not in cell for cell in re.findall(r'<td class="field-once_last">(.*?)</td>', page, re.DOTALL))
     assert {attention[name] for name in ("quick", "daily", "off")} == {"-"}

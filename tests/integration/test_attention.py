@@ -115,14 +115,14 @@ def test_a_worker_that_is_frozen(system: System) -> None:
     seen = wait_until(lambda: (found := system.status())["troubles"] and found, "its pool hangs", 150)
     (trouble,), name = seen["troubles"], seen["workers"][0]["worker"]
     assert trouble["reason"] == "worker hangs"
-    assert re.match(rf"{name} begins nothing, .* 1 window reserved, .*; it executes nothing$", trouble["words"])
+    assert re.match(rf"worker {name} begins nothing, .* 1 window reserved, .*; it executes nothing$", trouble["words"])
     assert f"; reserved by {name}, which executes nothing" in seen["attention"]
     (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
     assert (window["state"], window["reserved_by"]) == ("published", name)
     worker.signal(signal.SIGSTOP)
     wait_until(lambda: "hasn't reported since" in str(system.status()["troubles"]), "it is silent", 60)
     doctor = system.once("doctor", exit_code=1)
-    assert f"warn  worker hangs: {name} hasn't reported since " in doctor
+    assert f"warn  worker hangs: worker {name} hasn't reported since " in doctor
     assert re.search(r"things to set; 1 entry needs attention: see status\.$", doctor)
     worker.kill()
 

@@ -468,7 +468,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
         r"warn  untracked: plain$",
         r"warn  entry typo: this app has no task 'apps\.once_app\.wrok' \(did you mean 'apps\.once_app\.work'\?\)",
         r"warn  names: with a value of the moment in them: '<f at 0x7f00>' \(an address\)",
-        r"warn  entry wrong: left out: .* \(did you mean 'grace'\?\)",
+        r"warn  entry wrong: can't run: .* \(did you mean 'grace'\?\)",
         r"note  beats: 2 live, all on one machine",
         r"note  scheduler: conf says celery\.beat:PersistentScheduler",
         r"ok    clocks: within 2 s",

@@ -60,7 +60,7 @@ def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     assert words in system.once("status")
     found = system.once("doctor", exit_code=1)
     assert f"entry tick: {words}" in found
-    assert "entry (odd): left out: " in found
+    assert "entry (odd): can't run: " in found
     shown = system.once("metrics")
     assert 'celery_once_beat_misconfigured{entry="tick"} 1.0' in shown
     assert 'celery_once_beat_misconfigured{entry="other"} 0.0' in shown

@@ -105,7 +105,7 @@ def test_an_entry_that_raises_hides_no_other(app: Celery, views: Any) -> None:
     raises.append(True)  # behind its definition, which has a guard of its own
     shown = {entry.entry: entry for entry in made.snapshot().report.entries}
     assert shown.keys() == {"a", "b", "c", "raises"}
-    assert (shown["raises"].kind, shown["raises"].attention) == ("left out", ("left out: SystemExit(3)",))
+    assert (shown["raises"].kind, shown["raises"].attention) == ("left out", ("can't run: SystemExit(3)",))
     assert {shown[name].kind for name in "abc"} == {"scheduled"}
 
 

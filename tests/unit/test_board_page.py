@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -29,6 +30,7 @@ from celery_once_beat.windows import parse_instant
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 11, 21, 1, tzinfo=timezone.utc)
+BEATS = (BeatStatus("a:1:x", 0.1),)
 
 
 def past(start: datetime = START, **more: Any) -> WindowSeen:
@@ -56,7 +58,7 @@ def entry(name: str = "nightly-report", **more: Any) -> EntryStatus:
 
 
 def sight(
-    *entries: EntryStatus, stories: dict[str, list[WindowSeen]] | None = None, beats: tuple[BeatStatus, ...] = ()
+    *entries: EntryStatus, stories: dict[str, list[WindowSeen]] | None = None, beats: tuple[BeatStatus, ...] = BEATS
 ) -> Sight:
     return Sight(Report(parse_instant("2026-11-21T02:03:04.500000Z"), 0.0, 0.001, beats, entries), stories or {})
 
@@ -112,17 +114,17 @@ def test_names_from_outside_are_printable_and_short(text: str, shown: str) -> No
 
 
 def test_a_story_of_each_kind() -> None:
-    """Local time and UTC, who claimed and who began, for how long it runs, what isn't known yet as a dash."""
+    """Local time to the second, who claimed and who began, for how long it runs, what isn't known yet as a dash."""
 
     def told(story: WindowSeen, zone: Any = BERLIN) -> dict[str, str]:
         story_words = words.story_words(WindowStatus.of(story), zone, START + timedelta(seconds=75))
         return {term: Markup(said).striptags() for term, said in story_words}
 
     done = told(past())
-    assert done["Window"] == "21 November 2026 02:00:00 CET (2026-11-21 01:00:00 UTC)"
+    assert done["Window"] == "21 November 2026 02:00:00 CET"
     assert done["Outcome"] == "done: executed, and recorded"
-    assert done["Claimed"] == "21 November 2026 02:00:00 CET (2026-11-21 01:00:00 UTC), by beat host-a:17"
-    assert done["Begun"] == "21 November 2026 02:00:01.200 CET (2026-11-21 01:00:01.200 UTC), by worker host-b"
+    assert done["Claimed"] == "21 November 2026 02:00:00 CET, by beat host-a:17"
+    assert done["Begun"] == "21 November 2026 02:00:01 CET, by worker host-b"
     assert (done["Late"], done["Took"]) == ("1.2 s", "2.8 s")
     assert "Running for" not in done
     assert WindowStatus.of(past(ordered=True)).ordered == START, "its task id is of the order"
@@ -134,7 +136,7 @@ def test_a_story_of_each_kind() -> None:
     assert (waits["Begun"], waits["Late"]) == ("-", "-")
     assert not {"Took", "Running for"} & waits.keys()
     for_that = replace(running(state="buffered", begun=None), waits_for=START - timedelta(hours=1))
-    assert told(for_that)["Waits for"] == "the window of 21 November 2026 01:00:00 CET (2026-11-21 00:00:00 UTC)"
+    assert told(for_that)["Waits for"] == "the window of 21 November 2026 01:00:00 CET"
     assert told(for_that)["Published"] == "yes, and again once it is its turn"
     assert words.label("a", WindowStatus.of(for_that), BERLIN).endswith(", waits its turn, for that of 01:00")
     for_slot = replace(running(state="buffered", begun=None), limit="reports")
@@ -167,14 +169,16 @@ def test_what_ended_past_its_deadline_is_seen() -> None:
 
 
 def test_when_it_starts_next() -> None:
-    """Local time; with its day where that isn't today."""
+    """Local time; with its day where that isn't today. Nothing starts without a beat."""
 
-    def told(text: str) -> str:
-        row = list(show(page_of(next=parse_instant(text)), Choice()).rows.values())[1]
+    def told(text: str, **more: Any) -> str:
+        row = list(show(replace(page_of(next=parse_instant(text)), **more), Choice()).rows.values())[1]
         return Markup(row.partition('class="next">')[2].partition("</div>")[0]).striptags()
 
     assert told("2026-11-21T22:59:59.000000Z") == "23:59:59"
     assert told("2026-11-21T23:00:00.000000Z") == "22 Nov 00:00"
+    assert told("2026-11-21T22:00:00.000000Z", cause="no beat lives") == "no beat lives"
+    assert make_page(sight(beats=()), BERLIN, Page()).cause == "no beat lives"
 
 
 def test_what_concerns_all_entries_is_at_the_head() -> None:
@@ -212,12 +216,12 @@ def test_the_headline_and_the_beats() -> None:
     page = make_page(sight(entry("a", **worried), entry("b", running=1), beats=beats), BERLIN, Page())
     parts = {name: Markup(html).striptags() for name, html in show(page, Choice()).parts.items()}
     assert parts["as-of"] == "As of 03:03:04 Europe/Berlin"
-    assert parts["headline"] == "No window has ended since midnight · 1 running"
+    assert parts["headline"] == "1 entry needs attention · no window has ended since midnight · 1 running"
     assert parts["beats"] == (
         r"a:1:x entries 2, version 1 'b\n:2:y' silent for 9 s "
         "c:3:z has yet to load 1, lag 2.0 s, clock -0.700 s, entries 2"
     )
-    counted = "2 entries 1 needs attention 0 failing 0 hung 1 overdue 0 late 1 paused 0 left out"
+    counted = "2 entries 1 needs attention 0 failing 0 hung 1 overdue 0 late 1 paused 0 can't run"
     assert parts["strip"] == counted
     assert names(page, look="overdue") == names(page, look="attention") == ["a"]
     assert names(page, look="hung") == []
@@ -266,6 +270,7 @@ def test_a_column_shows_its_most_urgent_window() -> None:
     (cell,) = cells_of(line.windows, make_axis(ZOOMS["day"], page.moment, BERLIN))
     assert (cell.state, cell.counts) == ("failed", [("failed", 1), ("done", 2)])
     row = show(page, Choice()).rows[f"e{line.id}"]
+    assert "<small>1</small>" in row, "so many failed"
     assert 'aria-label="nightly-report, 21 November 02:00 to 03:00, 3 windows: 1 failed, 2 done"' in row
     assert f"entry/{line.id}?since=2026-11-21T01:00:00.000000Z&amp;until=2026-11-21T02:00:00.000000Z" in row
 
@@ -332,6 +337,8 @@ def test_search_filters_and_sort(mixed: Page) -> None:
     assert names(mixed, sort="next") == ["mail-b", "mail-a", "stock"]
     assert names(mixed, sort="newest") == ["mail-b", "mail-a", "stock"]
     assert show(mixed, Choice(search="mail")).parts["found"] == "2 of 3 shown"
+    rows = "".join(show(mixed, Choice(group="prefix")).rows.values())
+    assert re.findall(r'class="(group[^"]*)"', rows) == ["group worry mild", "group"], "red isn't for a pause"
 
 
 # -- links to other tools -------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ logger = guarded(logging.getLogger(__name__))
 _SHARE = 0.2
 #: Seconds between two checks whether the server is stopping.
 _NAP = 0.5
-#: Ends what keeps the page from being of this moment.
-_OLDER = "What is shown is older. `celery -A proj once doctor` says what to set."
+#: Ends what keeps a page that was read from being of this moment.
+_OLDER = " What is shown is older. `celery -A proj once doctor` says what to set."
 
 
 class Feed:
@@ -95,13 +95,13 @@ class Feed:
         except OnceError as exc:
             self.report = None
             why = words.plain(str(exc).removeprefix("Redis: "))
-            return replace(old, stale=f"Redis can't be read: {why}. {_OLDER}"), 0.0
+            return replace(old, stale=f"Redis can't be read: {why}.{_OLDER if old.report else ''}"), 0.0
         except Exception:
             self.report = None
             if not self._broken:
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
             self._broken = True
-            return replace(old, stale=f"The board failed, its log says why. {_OLDER}"), 0.0
+            return replace(old, stale=f"The board failed, its log says why.{_OLDER if old.report else ''}"), 0.0
         self._broken = False
         self.report = sight.report
         return page, time.thread_time() - began

@@ -20,13 +20,13 @@ from celery_once_beat.windows import format_instant
 
 from . import words
 from .axis import Axis, Cell, bars_of, cells_of, make_axis, worst
-from .choice import ALL, ROWS, Choice
+from .choice import ROWS, Choice
 from .page import Line, Page
 
 K = TypeVar("K")
 
 #: What changes beside the rows: macros of ``parts.html``, each for the element of its name.
-PARTS = ("headline", "as_of", "trouble", "strip", "beats", "workers", "code", "found", "nothing", "pager")
+PARTS = ("headline", "as_of", "trouble", "strip", "beats", "workers", "code", "found", "nothing", "rows", "pager")
 #: Rows of HTML that are kept for the next snapshot.
 _KEPT_ROWS = 4 * ROWS
 #: How many views are kept, and of how many moments, for viewers who were away for a moment. With thousands of entries
@@ -103,7 +103,7 @@ class Grid:
             if isinstance(item, _Group):
                 rows[item.id] = self._group(item, choice, axis)
             else:
-                rows[f"e{item.id}"] = self._row(item, axis, zone=choice.zone, acts=choice.acts)
+                rows[f"e{item.id}"] = self._row(item, axis, page.cause, zone=choice.zone, acts=choice.acts)
         return Shown(
             page,
             axis,
@@ -119,12 +119,8 @@ class Grid:
             "choice": choice,
             "zone": zone,
             "clock": words.clock(page.moment, zone),
-            "planned": page.planned(zone),
-            "running": sum(entry.running for entry in report.entries) if report else 0,
-            "trouble": page.trouble(zone),
             "beats": [(words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats] if report else [],
             "workers": [*words.workers(report, zone)] if report else [],
-            "code": words.plain(report.code, words.MOST_TROUBLE) if report else "",
             **numbers,
         }
         macros = self._templates.get_template("parts.html").module
@@ -133,7 +129,7 @@ class Grid:
     def _render(self, template: str, **values: Any) -> Markup:
         return Markup(self._templates.get_template(template).render(values))  # noqa: S704  # it escaped
 
-    def _make_row(self, line: Line, axis: Axis, zone: tzinfo | None, *, acts: bool) -> Markup:
+    def _make_row(self, line: Line, axis: Axis, cause: str, zone: tzinfo | None, *, acts: bool) -> Markup:
         query = zone_query(zone)
         cells = [
             (cell, self._label(line, cell, axis), _address(line, cell, axis, query))
@@ -143,11 +139,10 @@ class Grid:
         return self._render(
             "row.html",
             line=line,
-            attention=line.attention(axis.zone),
             cells=cells,
             bars=bars_of(line.windows, axis),
-            columns=axis.zoom.columns,
-            next=words.next_start(line.status, axis.zone, now),
+            axis=axis,
+            next=words.next_start(line.status, axis.zone, now, cause),
             unknown_to=_unknown_to(line, axis),
             query=query,
             acts=acts,
@@ -181,11 +176,8 @@ class Grid:
         return self._render(
             "group.html",
             group=group,
-            name=words.plain(group.name),
-            worries=sum(bool(line.status.attention) for line in group.lines),
             cells=[(cell, self._counted(cell, axis)) for cell in cells],
-            is_open=choice.is_open(group.name),
-            address=choice.toggled(group.name) if ALL not in choice.open else "",
+            choice=choice,
         )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from celery_once_beat.identity import page_id
 from celery_once_beat.lookup import WindowSeen
 from celery_once_beat.outcomes import OUTCOMES
-from celery_once_beat.status import JUDGEMENTS, EntryStatus, Report, Sight
+from celery_once_beat.status import JUDGEMENTS, EntryStatus, Report, Sight, cause_of
 from celery_once_beat.windows import format_instant
 
 from . import words
@@ -89,11 +89,6 @@ class Line:
         return ended, planned, self.is_whole
 
     @property
-    def schedule(self) -> str:
-        """Its schedule as it is shown."""
-        return words.plain(self.status.schedule or "")
-
-    @property
     def shown_task(self) -> str:
         """Its task's name as it is shown."""
         return words.plain(self.status.task or "")
@@ -120,6 +115,8 @@ class Page:
     today: tuple[int, int, bool] = (0, 0, True)
     #: When that day began.
     midnight: datetime | None = None
+    #: What keeps all entries from starting; '' where nothing is known to.
+    cause: str = ""
 
     @property
     def moment(self) -> datetime:
@@ -168,6 +165,7 @@ def make_page(sight: Sight, zone: tzinfo, before: Page) -> Page:
         looks=Counter(look for line in lines.values() if line.status.reasons for look in LOOKS if line.is_of(look)),
         today=(sum(day[0] for day in days), sum(day[1] for day in days), all(day[2] for day in days)),
         midnight=midnight,
+        cause=cause_of(report.beats),
     )
 
 

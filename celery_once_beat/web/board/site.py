@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from importlib.resources import files
+from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -35,7 +36,7 @@ from .feed import Feed
 from .forms import answer_page, done_of
 from .grid import Grid, Shown, zone_query
 from .guard import Access, Guard, Visitor
-from .page import ALWAYS, LOOKS, Page
+from .page import ALWAYS, LOOKS, Line, Page
 
 try:
     from celery_once_beat.status.metrics import OnceCollector
@@ -90,7 +91,8 @@ def make_templates(title: str, zone: tzinfo) -> Environment:
         most=ROWS,
     )
     made.filters.update(plain=words.plain, instant=format_instant, state=words.state_of, in_short=words.in_short)
-    made.filters["in_zone"] = lambda text: words.in_zone(text, zone)
+    made.filters["quoted"] = quote
+    made.filters["in_zone"] = lambda text, other=None: words.in_zone(text, other or zone)
     made.filters["day_and_time"] = lambda instant, other=None: words.day_and_time(instant, other or zone)
     return made
 
@@ -112,10 +114,11 @@ class _Site:
     def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         return answer_page(self.templates, template, request, status, **values)
 
-    def _story(self, request: Request, template: str, **values: Any) -> Response:
+    def _story(self, request: Request, template: str, page: Page, line: Line, **values: Any) -> Response:
         chosen = _choice(request).zone
-        values |= {"zone": chosen or self._zone, "query": zone_query(chosen)}
-        return self._html(request, template, done=done_of(request), **values)
+        coming = words.next_start(line.status, chosen or self._zone, page.moment, page.cause)
+        values |= {"zone": chosen or self._zone, "query": zone_query(chosen), "next": coming}
+        return self._html(request, template, done=done_of(request), page=page, line=line, **values)
 
     async def page(self, request: Request) -> Response:
         choice = _choice(request)
@@ -130,8 +133,6 @@ class _Site:
         if line is None or at is None:
             raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
         window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
-        story = [*words.story_words(window, zone, page.moment)]
-        story += [("Task", line.shown_task or "-"), ("Task id", window.task_id)]
         children: list[tuple[str, str]] = []
         with suppress(OnceError):
             children = await asyncio.to_thread(self._lookup.children, line.entry, window.start)
@@ -139,15 +140,14 @@ class _Site:
         return self._story(
             request,
             "window.html",
+            page,
+            line,
             root="../../",
-            line=line,
             window=window,
-            story=story,
+            story=words.story_words(window, zone, page.moment),
             links=[*words.links_of(templates, of_window, window.attempts)],
             children=[(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children],
-            newer=line.windows[at - 1] if at else None,
-            older=line.windows[at + 1] if at + 1 < len(line.windows) else None,
-            next=words.next_start(line.status, zone, page.moment),
+            at=at,
         )
 
     async def entry(self, request: Request) -> Response:
@@ -162,11 +162,7 @@ class _Site:
             if (since is None or seen.start >= since) and (until is None or seen.start < until)
         ]
         part = words.stretch(since, until, zone) if since and until else ""
-        coming = words.next_start(line.status, zone, page.moment)
-        attention = line.attention(zone)
-        return self._story(
-            request, "entry.html", root="../", line=line, attention=attention, windows=windows, part=part, next=coming
-        )
+        return self._story(request, "entry.html", page, line, root="../", windows=windows, part=part)
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}

@@ -51,7 +51,9 @@ def state_of(state: str) -> State:
 
 def when(instant: datetime, text: str) -> Markup:
     """What is written for an instant; the page's script says how long ago that is."""
-    return Markup('<time datetime="{}">{}</time>').format(instant.isoformat(timespec="milliseconds"), text)
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
+        instant.isoformat(timespec="milliseconds"), text
+    )
 
 
 def clock(instant: datetime, zone: tzinfo) -> Markup:
@@ -120,11 +122,11 @@ def said(state: str) -> str:
     return STATES[state].said if state in STATES else plain(state, 40)
 
 
-def next_start(entry: EntryStatus, zone: tzinfo, now: datetime) -> str:
-    """Say when an entry starts next; '' where that isn't known."""
+def next_start(entry: EntryStatus, zone: tzinfo, now: datetime, cause: str = "") -> str:
+    """Say when an entry starts next, or what (``cause``) keeps it from starting; '' where that isn't known."""
     if entry.paused or entry.kind == "disabled":
         return "paused" if entry.paused else "disabled"
-    return when(entry.next, day_and_time(entry.next, zone, now, "%b")) if entry.next else ""
+    return (cause or when(entry.next, day_and_time(entry.next, zone, now, "%b"))) if entry.next else ""
 
 
 def beat_words(beat: BeatStatus) -> str:
@@ -161,7 +163,7 @@ def worker_words(worker: WorkerStatus, now: datetime, zone: tzinfo) -> str:
 
 
 def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[tuple[str, str]]:
-    """A window's story at ``now``: what each line is called, and what is known; times in ``zone``, and in UTC."""
+    """A window's story at ``now``: what each line is called, and what is known; times in ``zone``."""
     yield "Window", moment(window.start, zone)
     yield "Outcome" if window.closed else "State", f"{said(window.state)}: {state_of(window.state).meaning}"
     if window.waits_for:
@@ -204,14 +206,11 @@ def _published(window: WindowStatus) -> str:
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> Markup:
-    """An instant in ``zone``, and in UTC; a dash for None."""
+    """An instant in ``zone``, to the second; a dash for None."""
     if instant is None:
         return Markup("-")
     there = _there(instant, zone)
-    fraction = f".{there.microsecond // 1000:03}" if there.microsecond else ""
-    local = f"{there.day} {there:%B %Y %H:%M:%S}{fraction} {there:%Z}"
-    utc = f"{instant.isoformat(' ')[:19]}{fraction} UTC"
-    return when(instant, local) + ("" if there.utcoffset() == timedelta(0) else f" ({utc})")
+    return when(instant, f"{there.day} {there:%B %Y %H:%M:%S} {there:%Z}")
 
 
 def fields_of(window: WindowStatus, entry: str, task: str | None) -> dict[str, str]:

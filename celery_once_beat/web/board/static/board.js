@@ -105,6 +105,7 @@ function keepCurrent() {
 function onAnyKey(event) {
   if (event.altKey || event.metaKey || event.ctrlKey || story.open) return;
   if (event.target.closest?.("input:not([type=checkbox]), textarea")) return;
+  if ("/?".includes(event.key)) $("fold").firstElementChild.checked = true;
   if (event.key === "/") $("search").querySelector("input").focus();
   else if (event.key === "?") {
     $("legend-toggle").open = !$("legend-toggle").open;
@@ -296,6 +297,7 @@ async function readAnew() {
   const menu = focused?.closest?.("details");
   const summary = focused?.localName === "summary" ? menu?.id : null;
   const legend = $("legend-toggle").open;
+  const unfolded = $("fold").firstElementChild.checked;
   // The field in which somebody types stays.
   const search = $("search");
   const typed = document.activeElement === search.querySelector("input");
@@ -310,6 +312,7 @@ async function readAnew() {
   shown = address;
   dress();
   $("legend-toggle").open = legend;
+  $("fold").firstElementChild.checked ||= unfolded;
   if (typed) search.querySelector("input").focus();
   else if (row) (inGrid(href, row) ?? current)?.focus();
   else if (summary && $(summary)) {
@@ -410,6 +413,14 @@ $("search").querySelector("input").addEventListener("input", (event) => {
 });
 
 document.addEventListener("keydown", onAnyKey);
+
+// A phone that is turned shows the newest windows, too; a bar of its browser that comes or goes changes nothing.
+let width = innerWidth;
+window.addEventListener("resize", () => {
+  if (innerWidth === width) return;
+  width = innerWidth;
+  $("grid").scrollLeft = $("grid").scrollWidth;
+});
 
 // Esc closes a menu, and the keyboard is where it was opened.
 document.addEventListener("keydown", (event) => {
