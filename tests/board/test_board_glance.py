@@ -225,7 +225,7 @@ def acting(night: System, board: Start) -> Board:
 def test_acting_where_one_looks(night: System, acting: Board, visit: Visit) -> None:
     """Several rows at once, or one in its story, by a name that is asked for once; one that fails keeps none back."""
     page = visit(acting.url, live=True, extra_http_headers={"authorization": f"Bearer {TOKEN}"})
-    form, done = page.locator("#act"), page.locator("p.done")
+    form, done, refused = page.locator("#act"), page.locator("p.done"), page.locator("p.refused")
     expect(form).to_be_hidden()
     for name in ("fine", "failing"):
         row(page, name).get_by_role("checkbox").check()
@@ -248,8 +248,12 @@ def test_acting_where_one_looks(night: System, acting: Board, visit: Visit) -> N
     row(page, "wrong").get_by_role("checkbox").check()
     expect(form.get_by_label("Your name")).to_have_value("anna")
     form.get_by_role("button", name="Run the newest window").click()
-    expect(done).to_contain_text("fine: Ordered 1 window.")
-    expect(done).to_contain_text("wrong: Not done: it is left out")
+    expect(done).to_have_text("✓ fine: Ordered 1 window. A beat publishes it at once.")
+    expect(refused).to_have_text(re.compile("^✕ wrong: not done: it can't run: "))
+    assert len({line.evaluate("line => getComputedStyle(line).borderColor") for line in (done, refused)}) == 2
+    row(page, "failing").get_by_role("checkbox").check()
+    form.get_by_role("button", name="Publish again").click()
+    expect(refused).to_have_text(re.compile("^✕ failing: not done: no window is open"))
 
     page.goto(f"{acting.url}/?only=paused&zoom=6h")
     row(page, "failing").locator("[role=rowheader] a").click()
@@ -265,7 +269,7 @@ def test_acting_where_one_looks(night: System, acting: Board, visit: Visit) -> N
     expect(done).to_contain_text("failing: Ordered 1 window.")
     ordered = [(each.order.what, each.order.entry) for each in read_orders(night.store)]
     assert ordered[:2] == [("run", "failing"), ("resume", "failing")]
-    assert sorted(ordered[2:]) == [("pause", "failing"), ("pause", "fine"), ("run", "fine")]
+    assert sorted(ordered[2:]) == [("pause", "failing"), ("pause", "fine"), ("republish", "failing"), ("run", "fine")]
 
 
 def test_what_is_so_when_there_is_nothing_to_see(

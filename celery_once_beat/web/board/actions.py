@@ -159,7 +159,7 @@ class Actions:
             by = _ordered_by(visitor, fields)
             done = await asyncio.to_thread(self._carry_out_all, order, lines, by, fields)
         except OnceError as exc:
-            done = f"Nothing was ordered: {self._why(exc)}"
+            done = f"✕ Nothing was ordered: {self._why(exc)}"
         query, _, story = _only(fields, "view").partition("#")
         view = choice_of(query)
         address = view.address(number=view.number)
@@ -167,15 +167,16 @@ class Actions:
         return self._redirect(request, back, done, fields, story if _STORY.fullmatch(story) else "")
 
     def _carry_out_all(self, order: str, lines: Sequence[Line], by: OrderedBy, fields: Fields) -> str:
-        """Return what was done of each; one that can't be carried out keeps none of the others back."""
-        done: dict[str, list[str]] = {}
+        """Return what was done of each, a line each; one that is refused (✕) keeps none of the others back."""
+        done: dict[tuple[str, str], list[str]] = {}
         for line in lines:
             try:
-                said = str(self._carry_out(order, line, by, fields))
+                came = "✓", str(self._carry_out(order, line, by, fields))
             except OnceError as exc:
-                said = f"Not done: {self._why(exc)}"
-            done.setdefault(said, []).append(line.name)
-        return " ".join(f"{some(names, _MOST_NAMED)}: {said}" for said, names in done.items()) or "No entry was picked."
+                came = "✕", f"not done: {self._why(exc)}"
+            done.setdefault(came, []).append(line.name)
+        said = [f"{mark} {some(names, _MOST_NAMED)}: {what}" for (mark, what), names in done.items()]
+        return "\n".join(said) or "✕ No entry was picked."
 
     def _carry_out(self, order: str, line: Line, by: OrderedBy, fields: Fields) -> Done:
         carry_out: Callable[[Line, OrderedBy, Fields], Done] = getattr(self, f"_{order}")
@@ -227,6 +228,8 @@ class Actions:
     def _republish(self, line: Line, by: OrderedBy, _: Fields) -> Done:
         starts = [window.start for window in self._desk.facts(line.entry)["open"]]
         again = self._desk.orders.republish(line.entry, starts, by)
+        if not again:
+            raise SettingError("no window is open whose message is out, and which no worker has begun")
         return f"{len(again)} windows are published again. If their messages weren't lost, workers refuse the copies."
 
     def _pause(self, line: Line, by: OrderedBy, _: Fields) -> Done:
@@ -245,8 +248,8 @@ class Actions:
         if not starts:
             raise SettingError("found no window, expected one or more to give up")
         gone, left = self._desk.orders.abandon(line.entry, starts, by, running=bool(_only(fields, "running")))
-        if not gone and not left:
-            raise SettingError("none of them is open any more")
+        if not gone:
+            raise SettingError("they run, and are left alone" if left else "none of them is open any more")
         return f"Gave up {len(gone)} windows; left {len(left)}, since they run."
 
     def _edit(self, line: Line, by: OrderedBy, fields: Fields) -> Done:

@@ -71,7 +71,7 @@ class Desk:
         overview = self._lookup.overview([name], and_loaded=True)
         found = next((each for each in line_up(loaded, overview)[0] if each.name == name), None)
         if found is None and name in loaded.entries.wrong:
-            raise SettingError(f"it is left out: {loaded.entries.wrong[name]}")
+            raise SettingError(f"it can't run: {loaded.entries.wrong[name]}")
         if found is None:
             raise UnknownScheduleError("it isn't in the schedule")
         if not found.tracked:
