@@ -450,6 +450,7 @@ def test_the_token_lets_a_browser_in(system: System, board: Start, chromium: Bro
     page = chromium.new_context().new_page()
     page.set_default_timeout(20_000)
     page.goto(f"{there.url}/?only=attention")
+    assert page.locator("main").bounding_box()["width"] < 400, "its policy lets its style through"
     page.get_by_label("Token of the board").fill(TOKEN)
     page.get_by_role("button", name="Open").click()
     expect(page.locator("#connection")).to_have_text("live")

@@ -16,9 +16,12 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import time
+from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from inspect import isawaitable, iscoroutine
 from typing import Any
 from urllib.parse import parse_qs
@@ -49,13 +52,10 @@ _MOST_FORM = 4096
 _MOST_FIELDS = 10_000
 #: Seconds by which each wrong token is answered later than the one before, the most, and when they are forgotten.
 _DELAY, _MOST_DELAY, _FORGOTTEN = 0.05, 5.0, 60.0
-_ENTRANCE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>The window board</title>
-<form method="post" action="{action}">
-<label>Token of the board <input type="password" name="token" autocomplete="current-password" required></label>
-<button>Open</button>
-</form></html>
-"""
+#: Files are given only to those who have the token, so this page has its style in itself.
+_ENTRANCE = (files(__package__) / "templates" / "token.html").read_text("utf-8")
+_STYLE = b64encode(hashlib.sha256(re.split("</?style>", _ENTRANCE)[1].encode()).digest()).decode()
+_STYLED = "style-src 'self'", f"style-src 'sha256-{_STYLE}'"
 #: Of every answer: load nothing from elsewhere, run no script but ours, keep nothing.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -74,6 +74,7 @@ FORM_HEADERS: Mapping[str, str] = {
     "content-security-policy": HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'"),
     "referrer-policy": "same-origin",
 }
+_ENTRANCE_HEADERS = {name: value.replace(*_STYLED) for name, value in FORM_HEADERS.items()}
 
 
 def check_token(token: str | None) -> None:
@@ -261,7 +262,8 @@ def _refusal(why: HTTPException, request: Request, path: str) -> Response:
     """Return a refusal as an answer; a browser without the token is given the form for it."""
     if why.status_code == _UNAUTHORIZED and "text/html" in request.headers.get("accept", ""):
         action = "../" * max(path.count("/") - 1, 0) + "token"
-        return HTMLResponse(_ENTRANCE.format(action=action), _UNAUTHORIZED, {**(why.headers or {}), **FORM_HEADERS})
+        headers = {**(why.headers or {}), **_ENTRANCE_HEADERS}
+        return HTMLResponse(_ENTRANCE.replace("{action}", action), _UNAUTHORIZED, headers)
     return PlainTextResponse(f"{why.detail}.\n", why.status_code, why.headers)
 
 
