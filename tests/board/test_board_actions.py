@@ -371,9 +371,9 @@ def test_nobody_acts_who_may_not(system: System, acting: Board) -> None:
     for fields, status in (({"csrf": ""}, 403), ({"order": "edit"}, 404), ({"order": "_pause"}, 404)):
         assert rows.send("orders", **{"line": line, "order": "pause", **fields}).status == status, fields
     for by, view, back in (
-        ("", "//evil.example/#window/x", r"\./\?done=Nothing\+was\+ordered"),
-        ("anna", "?zoom=6h&x=\r\nx: y&only=late#javascript:x", r"\./\?only=late&zoom=6h&done=No\+entry"),
-        ("anna", "?page=2#window/a/b", r"\./\?page=2&done=No\+entry.*#window/a/b$"),
+        ("", "//evil.example/#window/x", r"\./\?done=%E2%9C%95\+Nothing\+was\+ordered"),
+        ("anna", "?zoom=6h&x=\r\nx: y&only=late#javascript:x", r"\./\?only=late&zoom=6h&done=%E2%9C%95\+No\+entry"),
+        ("anna", "?page=2#window/a/b", r"\./\?page=2&done=%E2%9C%95\+No\+entry.*#window/a/b$"),
     ):
         answer = rows.send("orders", line=line if not by else "x", order="pause", by=by, view=view)
         assert (answer.status, bool(re.match(back, answer.headers["location"]))) == (303, True), answer.headers
