@@ -152,13 +152,12 @@ def _meaning(project: Project) -> Iterator[Finding]:
 def _beats(project: Project, alive: list[str]) -> Iterator[Finding]:
     if not alive:
         yield Finding(
-            "beats", "warn", "none lives", "start two: celery -A … beat -S once (Django's tables: -S once-django)"
+            "beats", "warn", "none lives", "start two, unless Redis is full: celery … beat -S once (or once-django)"
         )
     elif len(alive) == 1:
         yield Finding("beats", "warn", f"only {alive[0]} lives", "start another one, best on another machine")
     else:
-        hosts = {host_of(name) for name in alive}
-        where = "" if len(hosts) > 1 else ", all on one machine"
+        where = "" if len({host_of(name) for name in alive}) > 1 else ", all on one machine"
         yield Finding("beats", "note" if where else "ok", f"{len(alive)} live{where}")
     schedule = project.schedule
     if schedule.claims_windows:

@@ -118,7 +118,7 @@ def _print_status(report: Report, zone: tzinfo, *, all_: bool = False, in_full: 
     if entries:
         print_table(_ENTRY, [_status_line(entry, zone, report.now) for entry in entries], notes)
     else:
-        click.echo("No entries.")
+        click.echo("No entries to show.")
     left = report.entries[len(entries) :]
     if left:
         worries = sum(bool(entry.attention) for entry in left)

@@ -44,9 +44,9 @@ def make_entry(
 
     def see(start: datetime, state: str, *, ordered: bool, **more: Any) -> WindowSeen:
         text, done_by = format_instant(start), None if ordered or known is None else _done_by(start, known)
-        return WindowSeen(
-            start, state, refused=refused.get(text, 0), failure=words.get(text, ""), done_by=done_by, **more
-        )
+        unmade = state == "failed" and more["past"].begun is None
+        why = words.get(text, "its message couldn't be made or read: the logs say why" if unmade else "")
+        return WindowSeen(start, state, refused=refused.get(text, 0), failure=why, done_by=done_by, **more)
 
     windows = [see(each.start, each.outcome, ordered=each.ordered, past=each) for each in past]
     if known is not None:

@@ -47,7 +47,9 @@ class WorkerStatus:
         if self.executes is None:
             return "holds it back by a rate limit"
         tasks = number_of(self.executes, "task") if self.executes else "nothing"
-        return f"executes {tasks}" + (f", of which {some([*map(shown, self.hung)], 1)} hangs" if self.hung else "")
+        unheld = self.executes and (not self.running or self.executes <= self.lost)
+        hangs = f", of which {some([*map(shown, self.hung)], 1)} hangs" if self.hung else ""
+        return f"executes {tasks}{hangs or (', and none renews a lease' if unheld else '')}"
 
     @property
     def why(self) -> str:

@@ -234,8 +234,9 @@ class LastStatuses:
         account, known = listed.seen.account, self._entries.get(listed.name)
         if known is not None and known[1] == status:
             status = known[1]  # the same object: so who compares is done at once
-        rests = account is not None and not account.open and account.cursor <= now and not listed.seen.trouble
-        rests &= not status.paused
+        settled = now - judgements.CLAIMED_WITHIN
+        rests = account is not None and not account.open and account.cursor <= now and account.since <= settled
+        rests &= not status.paused and not listed.seen.trouble
         due = unclaimed(listed)
         if rests and (due is None or due > now) and status.next is not None and now < status.next:
             self._entries[listed.name] = (listed, status, status.next)
@@ -255,13 +256,8 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     looks = [Judged.at(each, now) for each in listed]
     workers = find_workers(overview, looks)
     prefix = schedule.entries.settings.key_prefix
-    scene = Scene(
-        now,
-        find_stuck_queues(looks, workers),
-        {each.worker: each for each in workers},
-        cause_of(overview.beats),
-        prefix,
-    )
+    by_name, alive = {each.worker: each for each in workers}, frozenset(beat.beat for beat in overview.beats)
+    scene = Scene(now, find_stuck_queues(looks, workers), by_name, cause_of(overview.beats), alive, prefix)
     entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.

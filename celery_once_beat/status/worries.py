@@ -48,12 +48,10 @@ class Judged(NamedTuple):
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> Judged:
         """Judge the windows of an entry."""
-        lease = listed.lease
         windows = [each for each in listed.seen.windows if each.open is not None]
         running = [window for window in windows if window.state == "running"]
-        silent = [
-            each for each in running if lease is not None and judgements.is_silent(_unheard(each, listed, now), lease)
-        ]
+        lease = listed.lease or 0.0
+        silent = [each for each in running if judgements.is_silent(_unheard(each, listed, now), lease)]
         hung = [each for each in running if each not in silent and _is_hung(each, listed, now)]
         stuck = [each for each in windows if _waited(each, listed, now) > STUCK_AFTER]
         return cls(listed, windows, running, silent, hung, stuck, late_now(listed, now))
@@ -98,8 +96,9 @@ class Scene(NamedTuple):
     #: Queues with stuck windows; and workers.
     queues: Mapping[str, StuckQueue]
     workers: Mapping[str, WorkerStatus]
-    #: What keeps all beats from claiming; '' where one claims.
+    #: What keeps all beats from claiming; '' where one claims. And the names of those that live.
     cause: str
+    beats: frozenset[str]
     #: Of the keys.
     prefix: str
 
@@ -168,8 +167,7 @@ def _hangs(worker: WorkerStatus, now: datetime, consumed: set[str]) -> str:
     if worker.lives or worker.heard is None:
         if worker.executes is None or worker.executes > worker.lost or worker.waited <= STUCK_AFTER.total_seconds():
             return ""
-        does = worker.does + (", and none renews its lease" if worker.executes and not worker.hung else "")
-        return f"{name} begins nothing, and has {number} reserved, one for {age(worker.waited)}; it {does}"
+        return f"{name} begins nothing, and has {number} reserved, one for {age(worker.waited)}; it {worker.does}"
     alone = [short(queue) for queue in worker.queues if queue not in consumed]
     why = [f"it executes {number_of(worker.running, 'window')}"] if worker.running else []
     why += [f"it has {number} reserved"] if worker.reserved else []
@@ -180,7 +178,9 @@ def _hangs(worker: WorkerStatus, now: datetime, consumed: set[str]) -> str:
 
 def troubles_of(overview: Overview, workers: Sequence[WorkerStatus], behind: float) -> Iterator[Worry]:
     """Yield what concerns all entries."""
-    if not overview.beats:
+    if not overview.beats and overview.memory >= 1:
+        yield judgements.NO_BEAT, "no beat is heard of, and Redis is full: it may refuse what beats report"
+    elif not overview.beats:
         how = "start one with -S once (Django's tables: -S once-django)"
         yield judgements.NO_BEAT, f"no beat lives, so nothing is claimed: {how}"
     if behind:
@@ -223,8 +223,7 @@ def failure_of(seen: EntrySeen) -> Iterator[Worry]:
     last = seen.last
     if last is not None and last.state in OUTCOMES and OUTCOMES[last.state].urgency:
         why = f": {printable(last.failure)}" if last.failure else ""
-        failed = replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency)
-        yield failed, f"last window {last.state}{why}"
+        yield replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency), f"last window {last.state}{why}"
 
 
 def _worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
@@ -256,7 +255,10 @@ def overdue_words(overdue: Mapping[datetime, datetime]) -> str:
 
 
 def _worries_of_account(account: EntryAccount, listed: Listed, scene: Scene) -> Iterator[Worry]:
-    entry, now = listed.entry, scene.now
+    entry, now, in_force = listed.entry, scene.now, (account.fingerprint or "").partition("~")[0]
+    old = [beat for beat in scene.beats & account.loaders.keys() if account.loaders[beat].partition("~")[0] != in_force]
+    if old and in_force and account.since < now - judgements.CLAIMED_WITHIN:
+        yield judgements.LOADED_OTHERWISE, f"beat {short(min(old))} has loaded another definition of it"
     if account.paused:
         judgement = judgements.STOPPED if is_stopped(account) else judgements.PAUSED
         yield judgement, paused_words(account, now)
@@ -290,13 +292,9 @@ def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
     if look.hung:
         window = max(look.hung, key=lambda each: running_for(each, now))
         longest = judgements.longest_run(listed.seen.records)
-        compared = (
-            "too few before are done to compare"
-            if longest is None
-            else f"the longest before took {span(longest.total_seconds())}"
-        )
+        took = longest and f"the longest before took {span(longest.total_seconds())}"
         running = f"{len(look.hung)} running for {_age(running_for(window, now))} on {_worker(window)}"
-        yield judgements.HUNG, f"{running}, {compared}"
+        yield judgements.HUNG, f"{running}, {took or 'too few before are done to compare'}"
     if look.late:
         first = look.late[0]
         yield judgements.LATE, f"{len(look.late)} late, first that of {format_instant(first.start)}: {first.why}"

@@ -154,6 +154,7 @@ def test_an_entry_that_cant_be_loaded_stops_no_other(start_redis: Callable[..., 
         assert "warn  memory: Redis has used " in system.once("doctor", exit_code=1)
         client.config_set("maxmemory", used // 2)
         beat.stop()
+        assert "no beat is heard of, and Redis is full: it may refuse" in system.once("status", exit_code=1)
         system.entries["new"] = {"task": WORK, "every": 1.0}
         system.beat("second").wait_ready()
         before = system.account("tick").cursor

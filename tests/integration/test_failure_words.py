@@ -71,13 +71,14 @@ def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words:
     assert entry["attention"] == [f"last window failed: {words}"]
 
 
-def fail(stage: Stage, number: int, again: float | None = None) -> Any:
+def fail(stage: Stage, number: int, again: float | None = None, said: str | None = None) -> Any:
     """Let the window of that number fail, with words of its own."""
     stage.start = nth(number)
     stage.claim(since=nth(number - 1))
     stage.confirm()
     begun = stage.begin()
-    return stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", again, failure=f"ValueError: {number}"))
+    words = f"ValueError: {number}" if said is None else said
+    return stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", again, failure=words))
 
 
 def test_the_last_ten_failures_are_kept(stage: Stage) -> None:
@@ -100,6 +101,16 @@ def test_a_foreign_key_stops_no_end(stage: Stage) -> None:
     assert fail(stage, 1) == Finished()
     assert stage.raw.get(key) == "foreign"
     assert Lookup(stage.store).entry(ENTRY, 1).windows[0].failure == ""
+
+
+def test_a_window_that_never_began_says_where_to_look(stage: Stage) -> None:
+    """Its message can't be made: the logs have the words. One that began and said nothing is shown so."""
+    stage.load(max_attempts=1)
+    stage.claim()
+    stage.confirm(published=-1)
+    assert fail(stage, 2, said="") == Finished()
+    failures = [each.failure for each in Lookup(stage.store).entry(ENTRY, 2).windows]
+    assert failures == ["", "its message couldn't be made or read: the logs say why"]
 
 
 def test_words_are_untrusted(system: System, stage: Stage) -> None:

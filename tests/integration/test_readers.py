@@ -187,23 +187,28 @@ HANGS = {
     "nothing but what died": (
         "celery@a:1:71",
         {"celery@a": 1, "died": "celery@a:1:1"},
-        BEGINS.format("2 windows", "1 task, and none renews its lease"),
-        "reserved by celery@a, which executes 1 task",
+        BEGINS.format("2 windows", "1 task, and none renews a lease"),
+        "reserved by celery@a, which executes 1 task, and none renews a lease",
     ),
     "something else, and what it has died elsewhere": (
         "celery@a:1:71",
         {"celery@a": 1, "died": "celery@b:1:1"},
         "",
-        "reserved by celery@a, which executes 1 task",
+        "reserved by celery@a, which executes 1 task, and none renews a lease",
     ),
-    "it is busy": ("celery@a:2:71", {"celery@a": 1}, "", "reserved by celery@a, which executes 2 tasks"),
+    "it is busy": (
+        "celery@a:2:71",
+        {"celery@a": 1},
+        "",
+        "reserved by celery@a, which executes 2 tasks, and none renews a lease",
+    ),
     "a rate limit": ("celery@a:-:71", {"celery@a": 1}, "", "reserved by celery@a, which holds it back by a rate limit"),
     "it has just got it": ("celery@a:0:5", {"celery@a": 1}, "", "reserved by celery@a, which executes nothing"),
     "it is silent": (
         "celery@a:2:71",
         {"celery@a": 40, "celery@b": 1},
         "celery@a hasn't reported since …, and didn't shut down: it has 1 window reserved",
-        "reserved by celery@a, which executes 2 tasks",
+        "reserved by celery@a, which executes 2 tasks, and none renews a lease",
     ),
     "it is silent and alone": (
         "",
@@ -254,6 +259,28 @@ def test_a_worker_that_hangs(redis_url: str, how: str) -> None:
     assert f"1 published, and begun by no worker for 1 min; {waits}" in entry.attention
     store.close()
     raw.close()
+
+
+def test_a_beat_with_old_code(redis_url: str, store: Store, raw: redis.Redis) -> None:
+    """It lives, and another beat loaded another definition: that is said once a deploy should be over."""
+    app = Celery("readers", broker=redis_url, set_as_current=False)
+    filled.beat_lives(store, filled.BEAT, "host-b:1:new")
+
+    def reasons() -> tuple[tuple[str, ...], ...]:
+        (entry,) = make_report(take_snapshot(Lookup(store), schedule), schedule).entries
+        return entry.reasons, entry.attention
+
+    for seconds, beat in ((7200.0, filled.BEAT), (3600.0, "host-b:1:new")):
+        app.conf.beat_schedule = {"tick": {"task": "proj.work", "schedule": seconds}}
+        schedule = load_schedule(app, store.settings)
+        (entry,) = schedule.entries
+        store.load_many([LoadRequest("tick", beat, entry.fingerprint, 30 * 86400.0, EntryPolicy())])
+        assert reasons() == ((), ())
+    raw.hset(store.entry_key("tick"), "since", format_instant(datetime.now(timezone.utc) - timedelta(seconds=20)))
+    words = f"beat {filled.BEAT} has loaded another definition of it"
+    assert reasons() == (("loaded otherwise",), (words,))
+    store.leave(filled.BEAT)
+    assert reasons() == ((), ())
 
 
 def test_when_a_one_off_comes_next(redis_url: str, store: Store) -> None:
