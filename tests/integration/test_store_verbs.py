@@ -1439,7 +1439,7 @@ OPEN = ("claim", "confirm", "take overdue", "begin A", "finish A")
 FOREIGN: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = [
     (("entry_key", "open_key", "run_key"), ("a set",), WRITING),
     (("entry_key",), ("a set",), ("load", "pause", "account", "spent")),
-    (("history_key",), ("a set",), ("expired, n=0",)),
+    (("history_key",), ("a set",), ("claim", "expired, n=0")),
     (("once:beats",), ("a set",), ("heartbeat", "overdue", "leave")),
     (("run_key",), ("garbage", "run:A", "run:A:x", "wait:x:A", ""), HOLDING),
     (("v", "fence"), ("garbage",), OPEN),
