@@ -345,8 +345,9 @@ def test_a_static_entry_goes_before_it(stage: Defined) -> None:
     assert isinstance(again, r.Loaded), "beat-2 is gone"
     assert again.news == "changed"
     assert again.cursor >= static.cursor + SECOND
-    static = stage.load("beat-3", mark=MARK, known=None, alive=("beat-1",))
-    assert static.news == "changed"
+    assert stage.load("beat-3", mark=MARK, known=None, alive=("beat-1",)).news == "changed"
+    stage.delete()
+    assert stage.store.account(ENTRY).fingerprint == MARK, "it stays in force"
 
 
 def test_the_number_of_changes_never_goes_back(stage: Defined) -> None:
