@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_897,
-    "Lua": 1_874,
-    "the largest module": 429,
-    "tests": 46_325,
+    "Python": 19_887,
+    "Lua": 1_870,
+    "the largest module": 386,
+    "tests": 46_422,
     "words of README": 900,
     "words of docs": 24_000,
-    "characters of a begin without features": 16_323,
+    "characters of a begin without features": 14_819,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
