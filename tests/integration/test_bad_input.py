@@ -44,6 +44,16 @@ def test_a_wrong_setting(system: System, setting: str, value: object, said: str)
         assert "once: " in line
 
 
+def test_a_wrong_time_zone(system: System) -> None:
+    """Beat and commands say so in one line, in place of Celery's traceback."""
+    system.settings = {"timezone": "Europe/Berln"}
+    system.check_law = False
+    for proc in (system.beat(), *(system.celery("once", command) for command in ("status", "doctor", "audit", "next"))):
+        assert proc.wait(60) == os.EX_CONFIG
+        assert "once: timezone: found 'Europe/Berln', expected the name of a time zone" in proc.log
+        assert "Traceback" not in proc.log
+
+
 def test_a_stock_beat_is_warned_of(system: System) -> None:
     """Where -S once was forgotten everything would be sent once more: that beat says so at its start, and no other."""
     system.check_law = False
