@@ -335,8 +335,9 @@ def test_the_note_says_what_it_is_in_other_themes(new_admin: Callable[..., Shop]
 
 
 def test_disabled_rows_stay_visible(admin: Shop) -> None:
-    """In status, with what they ran; they aren't what somebody should look at."""
+    """In status, with what they ran; what somebody should look at is a one-off that failed, until it is enabled."""
     admin.orm("row('quick', interval=every(1)); row('never', interval=every(1), enabled=False)")
+    admin.orm("row('broke', interval=every(1), one_off=True, task='apps.dj_shop.celery.failing')")
     admin.start()
     admin.wait_ran("quick", 2)
     admin.orm("edit('quick', enabled=False)")
@@ -345,9 +346,16 @@ def test_disabled_rows_stay_visible(admin: Shop) -> None:
     assert "disabled" in lines["never"]
     assert "disabled" in lines["quick"]
     assert "done" in lines["quick"]
-    told = {entry["entry"]: entry for entry in json.loads(admin.once("status", "-S", ONCE, "--json"))["entries"]}
-    assert {name: entry["kind"] for name, entry in told.items()} == {"quick": "disabled", "never": "disabled"}
-    assert [entry["attention"] for entry in told.values()] == [[], []]
+
+    def told() -> dict[str, Any]:
+        return {each["entry"]: each for each in json.loads(admin.once("status", "-S", ONCE, "--json"))["entries"]}
+
+    wait_until(lambda: told()["broke"]["kind"] == "disabled", "the one-off is disabled", 60)
+    assert {name: entry["kind"] for name, entry in told().items()} == dict.fromkeys(
+        ("quick", "never", "broke"), "disabled"
+    )
+    attention = {name: entry["attention"] for name, entry in told().items()}
+    assert attention == {"quick": [], "never": [], "broke": ["last window failed: ValueError: no rows"]}
 
 
 ORDERS = {
