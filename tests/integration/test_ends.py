@@ -66,13 +66,6 @@ def test_retry_failed_after(system: System, by: str) -> None:
     assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
 
 
-@pytest.mark.long
-def test_a_message_that_can_not_be_made(system: System) -> None:
-    """A window whose arguments the task refuses ends as failed after max_attempts; others go on meanwhile."""
-    start = one_window(system, "no_arguments", args=[1, 2], worker=False)
-    wait_until(lambda: system.outcomes() == {"failed": 1}, f"window {start} is failed", 60)
-
-
 @pytest.mark.parametrize("terminate", [False, True])
 def test_a_revoked_task(system: System, terminate: bool) -> None:
     """A revoked window is closed as revoked and not published again: before it began, or terminated while it ran."""
