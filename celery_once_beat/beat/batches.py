@@ -47,9 +47,7 @@ class Alarm:
         self._publishing = False
 
     def __enter__(self) -> None:
-        """In the block, raise BlockedError if it takes no messages: no confirm would come."""
-        if self.on:
-            raise BlockedError("the broker takes no messages")
+        """In the block, raise BlockedError when it says that it takes no messages: no confirm would come."""
         self._publishing = True
 
     def __exit__(self, *_: object) -> None:
@@ -132,6 +130,8 @@ class Confirms:
             self.are_together = False
         try:
             with alarm:
+                if alarm.on and self._unconfirmed:
+                    alarm.blocked("it takes no messages")
                 self._wait()
         except Exception as exc:
             raise BatchPublishError(f"not all were confirmed: {failure_words(exc, 'message')}") from exc

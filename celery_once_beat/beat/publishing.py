@@ -263,7 +263,7 @@ class Publishing(BrokerConnection):
         Returns the queue too; None where that isn't known.
         """
         self._hung = False
-        if self.broker_outage.lasts:
+        if self.broker_outage.lasts or self._alarm.on:
             return Published.UNSURE, None
         ordered = job.claim.ordered
         sent_as = task_id(self.store.settings.key_prefix, window.entry, window.start, ordered)

@@ -175,7 +175,7 @@ def test_how_many_messages_a_queue_has(redis_url: str) -> None:
         assert project.messages("celery") == 1
 
 
-BEGINS = "celery@a begins nothing, and has {} reserved, one for 1 min; it executes {}"
+BEGINS = "worker celery@a begins nothing, and has {} reserved, one for 1 min; it executes {}"
 #: By who has the message reserved, and how the worker stands: what is said of all entries, and of this one.
 HANGS = {
     "its pool executes nothing": (
@@ -207,13 +207,13 @@ HANGS = {
     "it is silent": (
         "celery@a:2:71",
         {"celery@a": 40, "celery@b": 1},
-        "celery@a hasn't reported since …, and didn't shut down: it has 1 window reserved",
+        "worker celery@a hasn't reported since …, and didn't shut down: it has 1 window reserved",
         "reserved by celery@a, which executes 2 tasks, and none renews a lease",
     ),
     "it is silent and alone": (
         "",
         {"celery@a": 40},
-        "celery@a hasn't reported since …, and didn't shut down: no other worker consumes mails",
+        "worker celery@a hasn't reported since …, and didn't shut down: no other worker consumes mails",
         "no worker consumes the queue 'mails': celery@a did, and has stopped reporting",
     ),
     "it is silent, and another one is there": (

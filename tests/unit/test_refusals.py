@@ -75,6 +75,14 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
     assert scheduler.entries.left_out() == {}
 
 
+def test_nothing_is_sent_while_the_broker_takes_no_messages(scheduler: OnceScheduler) -> None:
+    """It may have said so since it was asked whether it is there: the window is published later."""
+    scheduler._alarm.on = True
+    assert publish(scheduler) == 0
+    scheduler._alarm.on = False
+    assert publish(scheduler) == 1
+
+
 @pytest.mark.parametrize(("error", "times"), [(ConnectionResetError, 2), (TimeoutError, 1)])
 def test_an_untracked_window_is_sent_twice_only_if_the_first_message_is_lost(
     scheduler: OnceScheduler, monkeypatch: pytest.MonkeyPatch, error: type[Exception], times: int
