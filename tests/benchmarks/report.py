@@ -361,6 +361,7 @@ def _limits(f: Figures) -> str:
 - A window in a worker: of its time {trips:.0f} µs are the round trips to the store,
   and {ours:.0f} µs this package's
   Python (see Workers). One round trip before the body can't be spared.
+- An `OnceTask` without a window: 13 Python calls find that there is none (tests/integration/test_gates.py).
 - 1,000 due at once: from a full queue this worker runs 1,000 windows in
   {at_once["windows"] / 1e3:.1f} s, and 1,000 plain
   tasks in {at_once["plain"] / 1e3:.1f} s. Beats and server share its two cores.
