@@ -452,6 +452,29 @@ def test_windows_end_badly(watched: Watched) -> None:
     watched.check("OnceWindowLost", {(0, END): [], (1, 2): lost, (1, END): []})
 
 
+def test_windows_that_a_pause_made_late(watched: Watched) -> None:
+    """Who resumes an entry isn't paged for what it missed meanwhile; who stopped all beats is."""
+    system = watched.system
+    system.entries = {name: {"task": WORK, "every": 1.0} for name in ("paused", "alone")}
+    system.settings = {"once_beat_tolerance": 2.0}
+    watched.export()
+    system.worker().wait_ready()
+    beat = system.beat().wait_ready()
+    for name in system.entries:
+        system.wait_done(1, name)
+    system.store.set_paused("paused", paused=True)
+    beat.stop()
+    watched.phase("paused", bool, entry="paused")
+    cursor = system.account("alone").cursor
+    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=6), "windows pass", 30)
+    system.store.set_paused("paused", paused=False)
+    system.beat().wait_ready()
+    watched.phase("windows_total", bool, entry="alone", outcome="missed")
+    assert watched.last("windows_total", entry="paused", outcome="missed")
+    lost = [{"entry": "alone", "outcome": "missed", "summary": "alone: a window is missed, and won't run any more"}]
+    watched.check("OnceWindowLost", {(0, END): [], (1, 2): lost})
+
+
 def test_an_entry_among_many_fails(watched: Watched) -> None:
     """It had no series of its own before: the others' count says that a window failed, and its attention says whose."""
     system = watched.system

@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_887,
     "Lua": 1_870,
     "the largest module": 386,
-    "tests": 46_407,
+    "tests": 46_430,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_819,
