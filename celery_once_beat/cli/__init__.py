@@ -39,7 +39,7 @@ class _Commands(click.Group):
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        return getattr(import_module(f".{_COMMANDS[name]}", __name__), name)
+        return getattr(import_module(f".{_COMMANDS[name]}", __name__), name)  # type: ignore[no-any-return]
 
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.obj.no_color:

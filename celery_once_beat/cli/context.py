@@ -98,7 +98,7 @@ class Project:
     @property
     def zone(self) -> tzinfo:
         """The app's time zone: of times that name none, and of those that are shown."""
-        return self.app.timezone
+        return self.app.timezone  # type: ignore[no-any-return]
 
     def entry(self, name: str) -> BeatEntry:
         """The schedule's entry of that name; ends the command where there is none, or it is left out as wrong."""

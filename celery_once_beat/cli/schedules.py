@@ -37,7 +37,7 @@ class _Commands(click.Group):
             return super().get_command(ctx, name)
         if not find_spec("redbeat"):
             fail("schedules import: celery-redbeat isn't installed here: pip install celery-redbeat")
-        return import_module("celery_once_beat.contrib.redbeat").import_
+        return import_module("celery_once_beat.contrib.redbeat").import_  # type: ignore[no-any-return]
 
 
 @click.group(cls=_Commands)

@@ -78,7 +78,7 @@ class Schedule(Definition):
     @property
     def zone(self) -> str | None:
         """The name of its time zone; None: it needs none, or has several."""
-        return self.as_json()["schedule"].get("tz")
+        return self.as_json()["schedule"].get("tz")  # type: ignore[no-any-return]
 
     def in_zone(self, zone: Any) -> BaseSchedule:
         """Return its schedule in ``zone``, where it has another one; raises SettingError."""
@@ -110,7 +110,7 @@ class Schedule(Definition):
 def check_number(value: Any) -> int:
     """Return how many starts, or windows, somebody asks for; raises SettingError."""
     fits = type(value) is int and 0 <= value <= _MOST_ASKED
-    return expect("number", value, fits, f"a whole number from 0 to {_MOST_ASKED:,}", SettingError)
+    return expect("number", value, fits, f"a whole number from 0 to {_MOST_ASKED:,}", SettingError)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

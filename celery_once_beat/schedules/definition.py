@@ -117,7 +117,7 @@ class Definition:
 
     def as_json(self) -> dict[str, Any]:
         """Return its JSON as a dict of JSON's own types, for files."""
-        return json.loads(self.text())
+        return json.loads(self.text())  # type: ignore[no-any-return]
 
     def check_tasks(self, settings: Settings) -> None:
         """Raise SettingError if ``once_beat_runtime_tasks`` doesn't allow what it sends."""

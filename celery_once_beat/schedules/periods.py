@@ -199,7 +199,7 @@ def _wall(value: Any) -> datetime:
 def _instant(value: Any, zone: tzinfo | None) -> datetime:
     try:
         if names_zone(value):
-            return value.astimezone(timezone.utc).replace(tzinfo=None)
+            return value.astimezone(timezone.utc).replace(tzinfo=None)  # type: ignore[no-any-return]
         return first_instant(_wall(value), zone)
     except OverflowError:  # at an end of the calendar, in UTC
         return datetime.min if value.year == 1 else datetime.max

@@ -248,7 +248,7 @@ class Store:
         JSON; they are kept until it is resumed. Returns Unknown where there is no such entry. With ``only_still``
         nothing changes where the entry isn't paused, and the answer is Unknown: somebody has resumed it since.
         """
-        return self.trip.one(self.pause_request(entry, words, paused=paused, only_still=only_still))
+        return self.trip.one(self.pause_request(entry, words, paused=paused, only_still=only_still))  # type: ignore[no-any-return]
 
     def pause_request(self, entry: str, words: str, *, paused: bool, only_still: bool = False) -> Request[Any]:
         """Make the request of :meth:`set_paused`."""
@@ -296,7 +296,7 @@ class Store:
         )
         *finished, begun = self.trip.send([*map(self._finish, ends), begin])
         ended(finished)
-        return raised(begun)
+        return raised(begun)  # type: ignore[no-any-return]
 
     @staticmethod
     def of_features(verb: Verb[Any], **arguments: object) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         """Return the window of a call, the same at each access."""
         notes = notes_of(request)
         if notes.execution is not None:
-            return notes.execution.window
+            return notes.execution.window  # type: ignore[no-any-return]
         if not notes.windows:
             # Threads of a body may ask at once: all get the first that was made.
             notes.windows.append(_window_of(request, self._context_of(request)))

@@ -111,7 +111,7 @@ class OnceModelEntry(ModelEntry):  # type: ignore[misc]  # it has no types
             headers = {**(headers or {}), "once": once}
         if expire_seconds is None and isinstance(expires, (int, float)):
             expire_seconds = math.ceil(expires)
-        return super()._unpack_options(headers=headers, expire_seconds=expire_seconds, **options)
+        return super()._unpack_options(headers=headers, expire_seconds=expire_seconds, **options)  # type: ignore[no-any-return]
 
 
 class WrongEntry:

@@ -90,7 +90,7 @@ class _Transaction(Transaction):
             raise
 
     def in_savepoint(self) -> bool:
-        return self._nests.in_nested_transaction()
+        return self._nests.in_nested_transaction()  # type: ignore[no-any-return]
 
     def mark(self) -> object:
         return self._connection.get_transaction()

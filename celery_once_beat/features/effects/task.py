@@ -33,11 +33,11 @@ class Effects(BodyContext):
     @cached_property
     def _inserted(self) -> list[tuple[str, object]]:
         """The steps of which this execution has inserted a row, each with the mark of its transaction."""
-        return vars(self).setdefault("_inserted", [])
+        return vars(self).setdefault("_inserted", [])  # type: ignore[no-any-return]  # as below
 
     @cached_property
     def _execution(self) -> str:
-        return vars(self).setdefault("_execution", uuid.uuid4().hex)  # of several threads the first decides
+        return vars(self).setdefault("_execution", uuid.uuid4().hex)  # type: ignore[no-any-return]  # of several threads the first decides
 
     def __exit__(self, *raised: object) -> bool:
         """Return whether the body has ended as this window is recorded already; not another one, which called it.

@@ -64,7 +64,7 @@ def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Be
     """As :meth:`Store.begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
     asked: dict[str, Any] = store.of_features(BEGIN, overlap="allow", no_slot="")
     asked |= {"owner": owner, "lease": lease, "retry": 0, "now_only": True, "ends_at": window.end}
-    return store.trip.one(store.of_window(BEGIN_NOW, window, **asked))
+    return store.trip.one(store.of_window(BEGIN_NOW, window, **asked))  # type: ignore[no-any-return]
 
 
 def note_child(store: Store, parent: Window, name: str, sent_as: str) -> list[tuple[Any, ...]]:
@@ -85,7 +85,7 @@ def claim_key(
     time lies outside of the window. ``note`` is sent with it.
     """
     request = store.of_window(KEY_CLAIM, window, claimant=claimant, ends_at=window.end, now_only=now)
-    return raised(store.trip.send([request, *note])[0])
+    return raised(store.trip.send([request, *note])[0])  # type: ignore[no-any-return]
 
 
 def confirm_key(store: Store, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
@@ -122,7 +122,7 @@ def open_child(  # noqa: PLR0913  # what a child is opened with
     wait = store.settings.claim_lease if overdue_in is None else overdue_in
     asked: dict[str, Any] = {"claimant": claimant, "message": message, "options": encode_options(options)}
     asked |= {"expires": expires, "overdue_in": wait}
-    return raised(store.trip.send([store.of_window(OPEN_CHILD, window, **asked), *note])[0])
+    return raised(store.trip.send([store.of_window(OPEN_CHILD, window, **asked), *note])[0])  # type: ignore[no-any-return]
 
 
 def read_messages(store: Store, windows: Iterable[WindowKey]) -> list[str | OnceError | None]:
