@@ -1,6 +1,7 @@
 """How a window stands, and how it ends: each state once. The CLI, the board, metrics, logs and docs read it here.
 
-A new outcome is a row here, the Lua script that records it, and its row in the docs. A test finds who lacks it.
+A new outcome is a row here, the Lua script that records it, a rule in ``board.css`` and its row in the docs: tests say
+which is missing. If windows with it can't be late, ``alerts/lua/on_close`` names it too.
 """
 
 from __future__ import annotations

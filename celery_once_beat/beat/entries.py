@@ -11,7 +11,8 @@ waiting  its next start is in the future                           the start has
 out      it was due: its next claim is planned, sent or answered   ``Entries.advance``; ``requeue`` if nothing changed
 paused   somebody has paused it: each load asks again              it is resumed: ``Entries.advance``
 resting  it can't continue, ``trouble`` is why: superseded, its    after a while it is loaded anew: ``end_rests``
-         schedule raises, its key is unreadable
+         schedule raises, its key is unreadable; or its cursor is
+         in the future
 spent    it has no next start                                      another definition
 ======== ========================================================= ====================================================
 
@@ -80,7 +81,7 @@ class Entries(Making):
         self._paused: dict[str, None] = {}
         #: The names of what rests since it raised, or took too long.
         self._broken: set[str] = set()
-        #: The names of what the broker refused, not all of it still.
+        #: Names of entries whose messages the broker refused; some may be fine by now.
         self.refused: set[str] = set()
         #: Entries whose last claim met a key that isn't ours.
         self._unreadable: set[BeatEntry] = set()
@@ -220,10 +221,8 @@ class Entries(Making):
         if old is not None and old is not new:
             del self._entries[name]
             self.untracked -= not old.tracked
-            self._forget(old)
-            self._unloaded.discard(old)
+            self._leave(old)
             self._unreadable.discard(old)
-            self._paused.pop(name, None)
         if new is not None and old is not new:
             self.untracked += not new.tracked
             self._entries[name] = new
@@ -247,7 +246,7 @@ class Entries(Making):
     def due(self, now: datetime, most: int) -> list[BeatEntry]:
         """Take out up to ``most`` entries that are due at ``now``, in this beat's own order.
 
-        Each is given back by :meth:`advance`, :meth:`requeue`, :meth:`requeue_first` or :meth:`rest`.
+        Each is out until :meth:`advance` or :meth:`requeue` gives it back, or it is stopped or forgotten.
         """
         fresh = []
         while self._heap and self._heap[0][0] <= now:
@@ -295,7 +294,7 @@ class Entries(Making):
             self._newest = max(self._newest, cursor)
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
-            # A load that works doesn't clear the trouble of a claim that met a foreign key, or of a polled schedule.
+            # A load doesn't clear the trouble of a claim that met a foreign key, nor that of a polled schedule.
             if entry not in self._unreadable and not entry.is_unasked:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
@@ -381,6 +380,12 @@ class Entries(Making):
         entry.forget()
         self._out.discard(entry)
 
+    def _leave(self, entry: BeatEntry) -> None:
+        """Take an entry out of its state, whichever that is."""
+        self._forget(entry)
+        self._unloaded.discard(entry)
+        self._paused.pop(entry.name, None)
+
     # -- pauses and rests -------------------------------------------------------------------------------------
 
     def pause(self, entry: BeatEntry) -> None:
@@ -404,9 +409,7 @@ class Entries(Making):
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
         self._broken.discard(entry.name)
-        self._forget(entry)
-        self._unloaded.discard(entry)
-        self._paused.pop(entry.name, None)
+        self._leave(entry)
 
     def isolate(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""

@@ -37,7 +37,7 @@ from celery_once_beat.logs import Logged, about, get_logger, log_window
 from celery_once_beat.settings import BEAT_TTL
 from celery_once_beat.store import Claimed, Closed, Confirmation, ConfirmReply, Published, Taken, Unchanged
 from celery_once_beat.windows import Window, WindowKey, format_instant, task_id, without_window
-from celery_once_beat.wording import failure_words, printable, shown
+from celery_once_beat.wording import failure_words, printable
 
 from . import broker
 from .batches import BatchPublishError, batch
@@ -55,8 +55,6 @@ logger = get_logger(__name__)
 SLICE = 100
 #: Seconds that a tick spends on publishing, at most: its beat has to be heard of before BEAT_TTL is over.
 _PATIENCE = BEAT_TTL / 3
-#: After this many publishes without a begin, the log says where to look.
-_OFTEN = 3
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,9 @@ class Publishing(BrokerConnection):
         self._until = 0.0
         #: Untracked windows that this beat has claimed and not yet published.
         self._owed: list[Job] = []
-        #: What was logged of an entry: what its options raise, that it sends several messages, that none is begun.
+        #: What was logged of an entry: what its options raise, that it sends several messages.
         self._logged = Logged(math.inf)
         self._learned = LearnedMessages(self)
-        #: Entry → its window that was published often and never begun, and the queue into which it went.
-        self._unbegun: dict[str, tuple[Job, str | None]] = {}
         super().__init__(*args, **kwargs)
 
     @property
@@ -182,7 +178,6 @@ class Publishing(BrokerConnection):
             impossible, unsure = Published.IMPOSSIBLE, Published.UNSURE
             sent = [each if each.published == impossible else each._replace(published=unsure) for each in sent]
         self._finish(sent)
-        self._warn_of_unbegun()
 
     def _may_resend_untracked(self, job: Job) -> bool:
         """Whether an untracked window is published once more at once: nobody else would, nor refuse a copy."""
@@ -276,8 +271,6 @@ class Publishing(BrokerConnection):
         if published == Published.SENT and outgoing.lost and window.tracked:
             self._warn_of_lost(outgoing, job, window)
             return Published.ASTRAY, None
-        if published == Published.SENT and job.claim.publishes >= _OFTEN and not job.begun:
-            self._unbegun[window.entry] = job, outgoing.queue
         return published, outgoing.queue
 
     def _apply(self, source: Any, window: Window, job: Job, outgoing: OutgoingMessages) -> None:
@@ -360,26 +353,6 @@ class Publishing(BrokerConnection):
         if not window.entry.isprintable():
             entry.name = repr(window.entry)  # Celery logs it unquoted: a newline would start a line of its own
         return entry
-
-    def _warn_of_unbegun(self) -> None:
-        """Log for each entry that a window was published often and never begun; not again before one has begun."""
-        unbegun, self._unbegun = self._unbegun, {}
-        if not unbegun:
-            return
-        try:
-            fences = self.store.fences(unbegun)
-        except OnceError:
-            return  # the next sweep reports it
-        for (entry, (job, queue)), fence in zip(unbegun.items(), fences, strict=True):
-            task = job.entry.source.task
-            if isinstance(fence, OnceError) or not self._logged.is_new((entry, "unbegun"), (fence, task, queue)):
-                continue
-            what = (
-                "was published %d times, and no worker has begun it: does one consume the queue %s, and does it know "
-                "the task %s as an OnceTask?"
-            )
-            values, key = (job.claim.publishes, shown(queue or "?"), shown(task)), WindowKey(entry, job.start)
-            log_window(logger, logging.WARNING, "window_not_begun", key, what, *values, queue=queue, task=task)
 
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002  # the base's
         """As the base's; notes whether the message went out, and if not, whether the broker is to blame."""

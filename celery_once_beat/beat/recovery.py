@@ -37,6 +37,8 @@ _MOST_QUEUES = 500
 _PUT_OFF = 60.0
 #: ``Taken.publishes`` at the first take: the claim, or the order, counts as 1. A window that waits restarts at 0.
 _FIRST_TAKEN = 2
+#: From this publish on without a begin, the log says where to look.
+_OFTEN = 3
 
 
 class Recovery:
@@ -182,12 +184,12 @@ class Recovery:
                 with self._entries.isolate(entry):
                     jobs.append(self._overdue(entry, window, reply))
             elif isinstance(reply, Unconsumed):
-                self._moved.add(self._store.shard_of(window.entry))
+                self._note_moved(window)
                 if self._logged.is_new((window.entry, "unconsumed"), reply):
                     what = "waits: no worker that knows windows consumes its queue %s"
                     log_window(logger, logging.WARNING, "window_not_begun", window, what, shown(reply.queue))
             elif reply == Unchanged("waits"):
-                self._moved.add(self._store.shard_of(window.entry))
+                self._note_moved(window)
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
         try:
@@ -224,7 +226,7 @@ class Recovery:
         return {each: get(each.entry) or found.get(each) for each in windows if each not in unread}
 
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
-        self._moved.add(self._store.shard_of(window.entry))
+        self._note_moved(window)
         # An order is carried out by the present definition.
         by = entry if taken.ordered else entry.as_of(window.start)
         job, attempt = Job(by, window.start, taken, again=True), taken.attempts + 1
@@ -235,10 +237,16 @@ class Recovery:
             # No beat has published this child yet: its opener left that to beats, or died before it did.
             log(logging.INFO, "window_called", window, "has waited, and is published now")
         else:
-            text = "is overdue, to be published again"
-            log(logging.WARNING, "window_overdue", window, text, attempt=attempt)
+            action, text = "window_overdue", "is overdue, to be published again"
+            if taken.publishes >= _OFTEN and not job.begun:
+                action = "window_not_begun"
+                text += ": no worker has begun it. Does one consume its queue, and know its task as an OnceTask?"
+            log(logging.WARNING, action, window, text, attempt=attempt, task=by.source.task)
             signals.window_overdue.send(sender=self._sender, window=entry.window(window.start, attempt))
         return job
+
+    def _note_moved(self, window: WindowKey) -> None:
+        self._moved.add(self._store.shard_of(window.entry))
 
     def _put_off(self, entries: dict[WindowKey, BeatEntry | None]) -> None:
         windows = [(window, "unknown" if entry is None else "untracked") for window, entry in entries.items()]
@@ -251,10 +259,10 @@ class Recovery:
                 what = "is overdue, and no beat's schedule has such an entry"
                 log_window(logger, logging.WARNING, "window_unknown", window, what, owner=self._beat)
             if reply in ("postponed", "forgotten"):
-                self._moved.add(self._store.shard_of(window.entry))
+                self._note_moved(window)
 
     def _ended(self, window: WindowKey, outcome: str, why: str) -> None:
-        self._moved.add(self._store.shard_of(window.entry))
+        self._note_moved(window)
         action = OUTCOMES[outcome].action
         log_window(logger, logging.ERROR, action, window, "is %s: %s", outcome, why, owner=self._beat)
         ended = Window(window.entry, window.start, None)

@@ -31,6 +31,7 @@ from celery_once_beat.wording import failure_words, shown
 from .claiming import CHUNK, Claiming
 from .entries import Entries
 from .guard import guard
+from .loading import Loading
 from .publishing import SLICE, Publishing
 from .recovery import Recovery
 from .server_clock import ServerClock
@@ -112,6 +113,7 @@ class OnceSchedulerMixin(Publishing):
         app = describe_app(self.app)
         broker_name = name_broker(self.app.connection_for_write())
         self.recovery = Recovery(self.store, self.beat_id, self.clock, self.entries, self, app, broker_name)
+        self._loading = Loading(self.store, self.entries, self.clock, self.beat_id)
         self._claiming = Claiming(self.store, self.entries, self.clock, self.beat_id)
 
     @classmethod
@@ -165,7 +167,7 @@ class OnceSchedulerMixin(Publishing):
 
     def unload(self, fingerprints: Mapping[str, str]) -> None:
         """Tell the store at the next sweep that these entries, name → fingerprint, are in no schedule any more."""
-        self._claiming.unload(fingerprints)
+        self._loading.unload(fingerprints)
 
     # -- changes of the schedule ------------------------------------------------------------------------------
 
@@ -275,11 +277,10 @@ class OnceSchedulerMixin(Publishing):
         if self.recovery.forgotten:
             self.entries.restart()
         self.entries.end_rests(steady())
-        self._claiming.reload_superseded(self.recovery.alive)  # before on_sweep, which may let them rest again
+        self._loading.reload_superseded(self.recovery.alive)  # before on_sweep, which may let them rest again
         away = self.recovery.found.away
-        load = partial(self._claiming.load, self.recovery.alive)
         steps: list[Callable[[], object]] = [partial(self._poll, source) for source in self.entries.sources]
-        steps += [self.on_sweep, load, partial(self._recover, overdue)]
+        steps += [self.on_sweep, self._loading.load, partial(self._recover, overdue)]
         steps += (part.work for part in self.entries.parts)
         for step in steps:
             try:
@@ -298,7 +299,7 @@ class OnceSchedulerMixin(Publishing):
         if self.broker_outage.lasts and not self._is_due():
             self.broker_ready()  # nothing else would ask when it is back
         broker = self.broker_trouble if self.store.settings.failure_text == "message" else "fails: its log says why"
-        lag = max((now - due).total_seconds() if due else 0.0, self._claiming.behind, 0.0)
+        lag = max((now - due).total_seconds() if due else 0.0, self._loading.behind, 0.0)
         entries = self.entries
         return BeatReport(
             self.clock.offset,

@@ -19,8 +19,8 @@ Cursor and open set are authoritative. A window that starts after ``born`` (the 
 after the cursor, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For
 windows of untracked entries, and those that the store lost, these two alone decide.
 
-States of a window; beside each arrow stands the verb. What an account keeps of them is below, in STATES: a window that
-is claimed, published or running there is ``held``, and runs while it has a run key::
+States of a window; beside each arrow stands the verb. Its account keeps less, see STATES: a claimed or published window
+keeps the state that it came from, at first ``held``; a running one is ``held``, and its run key says so::
 
     unseen ──claim──▶ claimed ──confirm──▶ published
        │                 │                     │
@@ -44,13 +44,13 @@ is claimed, published or running there is ``held``, and runs while it has a run 
 A claimed window's deadline is ``claim_lease`` ahead, which a beat renews while it publishes; a published one's is
 ``start_timeout`` ahead, and its account names the queue that got the message. While a worker holds the message and
 hasn't begun, ``receive`` keeps the deadline one lease ahead.
-Any beat that tracks the entry, and whose definition of it is in force, may take a window whose deadline has passed. The
-take moves the deadline, so only one beat gets it.
+Any beat that tracks the entry, or did until it went astray, and whose definition of it is in force, may take a window
+whose deadline has passed. The take moves the deadline, so only one beat gets it.
 
 A window whose message is out is taken only while a worker consumes the queue that has it: else a copy would lengthen
 the queue, or run once more in workers that know no windows. Workers report every few seconds what they consume, by
-``consume``. Where nobody knows who gets the message, it is taken all the same, at doubling steps: an exchange routes
-it, workers have another broker than the beat that asks, or a later window of the entry is done.
+``consume``. It is taken all the same, at doubling steps, where nobody can tell who consumes its queue (an exchange
+routes the message, or workers have another broker than the beat that asks), or a later window of the entry is done.
 
 What each failure does
 ----------------------
@@ -64,20 +64,24 @@ What each failure does
   is free when it is released, or its holder died. A beat that finds one free, five times a second while windows wait,
   calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it.
 - What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
-  after ``claim_lease``. If its message is lost, it is published again, at doubling steps: the first after a minute if
-  it waited for its turn, since others wait for it, and after ``start_timeout`` if it waited for a slot.
+  after ``claim_lease``. If its message is lost, it is published again, at doubling steps: the first after
+  ``start_timeout``, and within a minute if it waited for its turn, since others wait for it.
 - A caller dies between two verbs: the window stays open and becomes overdue; a beat takes it. The same if its worker
   was killed, running it or with its message reserved, or its retry's message is lost.
 - A reply is lost and the command is sent again, up to three times in one call: every verb is idempotent for its owner,
   and gives it the same right; the repeated reply may lack counts and lists of other windows. A message that is put back
-  is redelivered with another owner: if its begin was carried out, that counts as an execution that died.
+  comes with another owner. If its begin was carried out, the copy is refused for a lease, and that begin counts as an
+  execution that died.
   An owner is one beat process, or one execution of one *delivery* of a message, ``<delivery>:<execution>``. A worker's
   main process, which ends what its child began, knows the delivery alone.
-- An execution outlives its lease: it has the window again. It is *stale* if another execution began the window, the
-  window was closed, handed over or put back in line, or windows run one by one and another has the turn.
+- An execution outlives its lease: it has the window again. It is *stale* if another execution has the window or, while
+  it is open, began it; if it was closed, handed over or put back in line; or if windows run one by one and another has
+  the turn.
 - A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step
-  puts its new fingerprint in force. A beat with the old one is refused, and loads again. The cursor stays, so windows
-  due before the change stay owed by the old definition. A living beat's own schedule takes precedence.
+  puts its new fingerprint in force. A beat with the old one is refused, and loads again. What was due before a change
+  stays owed by the old definition; before a deletion, nothing. A living beat's own schedule takes precedence.
+- A deploy changes an entry: its new beats don't know the old definition. Open windows are published with the new
+  arguments. It counts from its first load: what was due before that and not claimed doesn't run.
 - A beat dies: its definitions stop counting once a sweep of the shard is BEAT_TTL later than its own last one. What it
   had claimed of untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows
   that it was forgotten, and it loads its entries again.
@@ -93,9 +97,9 @@ What each failure does
   publishes it from what the store keeps. Its hash has no cursor, so the open set and the run key decide its windows.
 - An entry leaves a beat's schedule: once no living beat has it, unload puts its definition out of force. Open windows
   continue to their outcomes. Windows of the time without it never count, whoever loads it again.
-- An entry's row of a database gets another name: once no living beat has it by the old one, unload puts aside what it
-  had, which the load by the new name takes over. A load that finds another row's entry waits for the beats that have
-  it, and puts aside what that had. A beat that dies in between leaves it there.
+- An entry's row of a database gets another name: once no living beat has the old name, unload puts its cursor and pause
+  aside, and the load by the new name takes them over. A load that finds another row's entry waits for that entry's
+  beats, then puts its state aside. If a beat dies in between, it stays there.
 - A one-off has had its window and is disabled: spent keeps the time of that edit. A beat that finds it enabled with a
   later edit knows that it is to run once more, even if no beat saw it disabled.
 - The store loses its last writes; ``wait_replicas`` prevents that over a failover. A lost claim is found at the entry's

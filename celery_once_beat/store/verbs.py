@@ -408,10 +408,6 @@ class Store:
             return {}, str(exc)
         return codec.as_info(reply), ""
 
-    def fences(self, entries: Iterable[str]) -> list[str | OnceError | None]:
-        """Return the last fence of each of ``entries``: it changes with every begin."""
-        return self.trip.read([("HGET", self.entry_key(entry), "fence") for entry in entries])
-
     def of_shard(self, verb: Verb[T], shard: int, **arguments: Any) -> Request[T]:
         """Make one request about a shard."""
         return verb.request({what: self.keys.of_shard(what, shard) for what in verb.key_names}, **arguments)

@@ -24,6 +24,7 @@ from servers import without_shard
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.claiming import Claiming, Claims
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
+from celery_once_beat.beat.loading import Loading
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
@@ -32,7 +33,7 @@ from celery_once_beat.store.verbs import Store
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-LOGGER = "celery_once_beat.beat.claiming"
+LOGGER = "celery_once_beat.beat"
 
 
 def work() -> None:
@@ -61,7 +62,9 @@ class Beat:
         self.settings = Settings(redis_url=url, **settings)
         self.store = Store(self.settings)
         self.rows = Entries(name, self.settings, self.app.tasks)
-        self.claiming = Claiming(self.store, self.rows, ServerClock(), name)
+        clock = ServerClock()
+        self.loading = Loading(self.store, self.rows, clock, name)
+        self.claiming = Claiming(self.store, self.rows, clock, name)
         self.schedule: dict[str, ScheduleEntry] = {}
         self.store.heartbeat(name)
 
@@ -75,7 +78,7 @@ class Beat:
         self.rows.refresh(self.schedule)
         for row in self.rows.unloaded():
             row.progress.known = known
-        self.claiming.load(["beat-1", "beat-2"])
+        self.loading.load()
 
     def claim(self, minutes: float) -> Claims:
         return self.claiming.claim(self.schedule, T0 + minutes * MINUTE)
@@ -119,12 +122,12 @@ def test_what_leaves_and_comes_back_is_not_late(new_beat: Callable[..., Beat], r
     one, two = new_beat(redis_url, "beat-1"), new_beat(redis_url, "beat-2")
     for beat in (one, two):
         beat.load(beat.entry("a"), beat.entry("b"))
-    one.claiming.unload(one.rows.refresh({"b": one.schedule["b"]}))
-    one.claiming.load(["beat-1", "beat-2"])
+    one.loading.unload(one.rows.refresh({"b": one.schedule["b"]}))
+    one.loading.load()
     account = one.store.account("a")
     assert account.fingerprint != "-", "the other has it"
-    two.claiming.unload(two.rows.refresh({"b": two.schedule["b"]}))
-    two.claiming.load(["beat-1", "beat-2"])
+    two.loading.unload(two.rows.refresh({"b": two.schedule["b"]}))
+    two.loading.load()
     before = datetime.now(timezone.utc) - MINUTE
     third = new_beat(redis_url, "beat-3")
     third.load(third.entry("a"), third.entry("b"))
@@ -187,11 +190,11 @@ def test_an_unanswered_claim_that_was_carried_out(new_beat, redis_server, redis_
             raw.flushall()
         proxy.away = False
         beat.rows.restart()
-        beat.claiming.load(["beat-1", "beat-2"])
+        beat.loading.load()
         found = [starts(beat.claim(3)) for _ in range(4)]
         expected = [("a", 1), ("a", 3)] if since == "the next window" else [("a", 1), ("a", 2), ("a", 3)]
         assert [start for each in found for start in each] == expected
-        beat.claiming.load(["beat-1", "beat-2"])
+        beat.loading.load()
         assert not beat.claim(3).won
 
 
@@ -205,7 +208,7 @@ def test_an_unanswered_claim_that_was_not_carried_out(new_beat, redis_server, re
         assert beat.claim(1).away is not None
         proxy.away = False
         beat.rows.restart()
-        beat.claiming.load(["beat-1"])
+        beat.loading.load()
         claims = beat.claim(10)
         assert starts(claims) == [("a", 10)]
         assert [count for _, count in claims.missed] == [9]
@@ -218,10 +221,10 @@ def test_an_entry_that_is_paused(beat: Beat, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.INFO, "celery_once_beat.beat.entries"):
         for minute in (1, 2, 3):
             assert starts(beat.claim(minute)) == [("b", minute)]
-            beat.claiming.load(["beat-1"])
+            beat.loading.load()
         assert [record.action for record in caplog.records] == ["entry_paused"]  # type: ignore[attr-defined]
         beat.store.set_paused("a", paused=False)
-        beat.claiming.load(["beat-1"])
+        beat.loading.load()
         assert starts(beat.claim(1)) == [("a", 1)], "it goes on where it was"
     assert [record.action for record in caplog.records] == ["entry_paused", "entry_goes_on"]  # type: ignore[attr-defined]
 
@@ -236,7 +239,7 @@ def test_grace_counts_from_when_a_message_may_run(beat: Beat, raw: redis.Redis, 
 def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """While beats run, too: what has been claimed up to the old time isn't claimed again, and goes on from there."""
     now = datetime.now(timezone.utc).replace(microsecond=0)
-    clock = beat.claiming._clock
+    clock = beat.loading._clock
 
     def server_says(at: datetime) -> None:
         clock.measured(at, time.monotonic(), time.monotonic())
@@ -245,18 +248,18 @@ def test_a_server_whose_clock_went_back_is_said_once(beat: Beat, caplog: pytest.
     with caplog.at_level(logging.INFO, LOGGER):
         server_says(now)
         beat.load(*(beat.entry(name) for name in "abc"), known=now)
-        assert not beat.claiming.behind
+        assert not beat.loading.behind
         for _ in range(3):
             server_says(now - timedelta(hours=1))
-            beat.claiming.load(["beat-1"])
+            beat.loading.load()
             assert not beat.claiming.claim(beat.schedule, now - timedelta(hours=1) + MINUTE).won
-        assert 3000 < beat.claiming.behind < 3700
+        assert 3000 < beat.loading.behind < 3700
         server_says(now + MINUTE)
-        beat.claiming.load(["beat-1"])
+        beat.loading.load()
         assert len(beat.claiming.claim(beat.schedule, now + MINUTE).won) == 3
     said = [getattr(record, "action", "") for record in caplog.records]
     assert [action for action in said if "cursor" in action] == ["entry_cursor_ahead", "entry_cursors_reached"]
-    assert not beat.claiming.behind
+    assert not beat.loading.behind
 
 
 def test_a_beat_that_is_told_to_end_waits_for_no_server(beat: Beat, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +302,7 @@ def test_a_claim_after_the_store_lost_everything(beat: Beat, raw: redis.Redis) -
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("once", 1)]
     raw.flushall()
     assert not beat.claim(2).won
-    beat.claiming.load(["beat-1"])
+    beat.loading.load()
     assert starts(beat.claim(2)) == [("a", 2)]
 
 
@@ -316,7 +319,7 @@ def test_a_claim_that_no_replica_has_wins_nothing(beat: Beat, raw: redis.Redis, 
     assert not claims.won
     assert not claims.lost
     beat.store.trip.settings = beat.settings  # as if the replica were back
-    beat.claiming.load(["beat-1"])
+    beat.loading.load()
     assert sorted(starts(beat.claim(1))) == [("a", 1), ("b", 1), ("c", 1)]
 
 
@@ -329,11 +332,13 @@ def test_a_superseded_beat_asks_again_when_the_other_is_gone(new_beat: Callable[
     row = old.rows.get("a")
     assert old.rows.unloaded() == [row], "a refused claim doesn't rest: its load says by whom"
     for _ in range(2):
-        old.claiming.load(["beat-1", "beat-2"])
+        old.loading.reload_superseded(["beat-1", "beat-2"])
+        old.loading.load()
         assert not old.rows.unloaded()
         assert "beat-2 loaded another definition" in row.trouble
     new.store.leave("beat-2")
-    old.claiming.load(["beat-1"])
+    old.loading.reload_superseded(["beat-1"])
+    old.loading.load()
     assert row.cursor is not None
     assert not row.trouble
 
@@ -346,7 +351,7 @@ def test_a_schedule_that_breaks_later(beat: Beat) -> None:
     assert starts(beat.claim(1)) == [("b", 1)]
     fickle.broken = False
     beat.rows.end_rests(steady() + RETRY_AFTER)
-    beat.claiming.load(["beat-1"])
+    beat.loading.load()
     assert sorted(starts(beat.claim(2))) == [("a", 1), ("b", 2)]
 
 
@@ -381,7 +386,7 @@ def test_planning_too_much_is_cut(beat: Beat, monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
     """Redis was away meanwhile: nothing has happened, and what came due counts."""
     beat.load(beat.entry("a"))
-    beat.claiming.unload(beat.rows.refresh({}))
+    beat.loading.unload(beat.rows.refresh({}))
     beat.load(beat.entry("a"))
     account = beat.store.account("a")
     assert account.cursor == T0
@@ -390,7 +395,7 @@ def test_what_is_back_before_the_store_was_told_is_not_left(beat: Beat) -> None:
 
 def test_who_can_not_be_loaded_keeps_no_other_from_it(new_beat, redis_url, monkeypatch) -> None:
     """Of a cluster one node is away: all others' entries are loaded, though there isn't time for all at once."""
-    monkeypatch.setattr("celery_once_beat.beat.claiming._LOADING", 0.0)  # one entry at a time
+    monkeypatch.setattr("celery_once_beat.beat.loading._LOADING", 0.0)  # one entry at a time
     names = [f"entry-{n}" for n in range(400)]
     away = [name for name in names if Store.shard_of(None, name) == 3]  # type: ignore[arg-type]
     here = next(name for name in names if name not in away)
@@ -400,5 +405,5 @@ def test_who_can_not_be_loaded_keeps_no_other_from_it(new_beat, redis_url, monke
         beat.rows.refresh(beat.schedule)
         for _ in range(len(away) + 1):
             with contextlib.suppress(StoreUnavailableError):
-                beat.claiming.load(["beat-1"])
+                beat.loading.load()
         assert {row.name for row in beat.rows.unloaded()} == {*away}

@@ -28,7 +28,7 @@ from celery.utils.collections import LimitedSet
 from greenlet import getcurrent
 
 from celery_once_beat import background, identity
-from celery_once_beat.beat import claiming, outgoing, scheduler, stopping
+from celery_once_beat.beat import outgoing, scheduler, stopping
 from celery_once_beat.features.keyed import task as keyed
 from celery_once_beat.features.orders import orders  # noqa: F401  # it is loaded before anything is replaced
 from celery_once_beat.features.reserved import worker as reserved
@@ -105,41 +105,6 @@ class _Condition(_Lock):
             if not self._notified.wait(timeout):
                 break
         return met()
-
-
-class _Executor:
-    """``ThreadPoolExecutor`` with threads of the process: each call has one."""
-
-    def __init__(self, max_workers: int) -> None: ...
-
-    def submit(self, function: Any, *args: Any) -> _Future:
-        future = _Future()
-        _process().start("asking", lambda: future.run(function, args))
-        return future
-
-    def shutdown(self, wait: bool = True) -> None:
-        """What was asked has been answered by then: each answer is waited for."""
-
-
-class _Future:
-    def __init__(self) -> None:
-        self._done = Gate(_Here.world.kernel)
-        self._result: Any = None
-        self._error: Exception | None = None
-
-    def run(self, function: Any, args: Any) -> None:
-        try:
-            self._result = function(*args)
-        except Exception as exc:  # noqa: BLE001  # whoever asked gets it
-            self._error = exc
-        self._done.set()
-
-    def result(self) -> Any:
-        while not self._done.is_set():
-            self._done.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result
 
 
 class _Event(Gate):
@@ -347,7 +312,6 @@ def install() -> None:
     duties.state = reserved.state = _State()
     duties.name_broker = scheduler.name_broker = lambda connection: "one"  # each process has a URL of its own
     celery.worker.request.revoked_tasks = _Revoked()
-    claiming.ThreadPoolExecutor = _Executor
     outgoing.before_task_publish = _SignalOfProcess(outgoing.before_task_publish)
     instead: dict[Any, _OfGreenlets] = {}
     for module, name, local in _of_package(threading.local):
