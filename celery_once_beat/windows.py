@@ -402,6 +402,10 @@ def _whole(value: Any, least: int = 1, most: int | None = None) -> int:
     raise ValueError
 
 
+def _lease(value: Any) -> float | None:
+    return check_lease("", _whole(value, most=10**12) / 1000)
+
+
 #: How each header's value is read, in this order, and what is expected. Half of a surrogate pair is a ValueError, too.
 _READ: dict[str, tuple[Callable[[Any], Any], str]] = {
     "once_v": (_whole, "a whole number from 1"),
@@ -412,7 +416,7 @@ _READ: dict[str, tuple[Callable[[Any], Any], str]] = {
     "once_attempt": (partial(_whole, most=_MAX_ATTEMPT), f"a whole number from 1 to {_MAX_ATTEMPT}"),
     "once_tracked": (partial(_whole, most=1), "1 or no such header"),
     "once_keyed": (partial(_whole, most=1), "1 or no such header"),
-    "once_lease": (lambda value: check_lease("", _whole(value) / 1000), "whole milliseconds, from 500 to ten years"),
+    "once_lease": (_lease, "whole milliseconds, from 500 to ten years"),
     "once_limit": (partial(check_limit_name, ""), "the name of a limit"),
 }
 #: The message headers that say for which window a message was sent. ``once_id`` is the message's own task id: a child

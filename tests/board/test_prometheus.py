@@ -13,6 +13,7 @@ import pytest
 from processes import Proc, wait_until
 from prometheus import PrometheusServer
 from queries import PREFIX, check_query, documented_metrics
+from servers import RedisServer
 from system import System
 
 pytestmark = pytest.mark.long
@@ -42,8 +43,11 @@ def export(system: System, name: str = "exporter", port: str = "0") -> tuple[Pro
     return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
 
 
-def test_every_query_of_the_dashboard_is_answered(system: System, prometheus: Callable[..., PrometheusServer]) -> None:
+def test_every_query_of_the_dashboard_is_answered(
+    system: System, prometheus: Callable[..., PrometheusServer], start_redis: Callable[..., RedisServer]
+) -> None:
     """Each parses and asks for metrics and labels that are told; Prometheus answers each with numbers."""
+    system.use_store(start_redis(args=("--maxmemory", "1gb")))
     system.entries = {
         "tick": {"task": WORK, "every": 1.0},
         "failing": {"task": "apps.once_app.ending", "every": 1.0, "args": ["fails"]},

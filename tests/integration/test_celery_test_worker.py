@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.app import trace
 from celery.contrib.testing.worker import start_worker
+from processes import wait_until
 
 from celery_once_beat import OnceTask
+from celery_once_beat.settings import WORKER_TTL
+from celery_once_beat.store import store_of
 
 RETRY = {"countdown": 0, "max_retries": 3}
+
+
+def read_queues(app: Celery) -> list[str]:
+    workers, _ = store_of(app).workers(datetime.now(timezone.utc), WORKER_TTL)
+    return [queue for worker in workers.values() for queue in worker.queues]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +41,8 @@ def _logging_of_other_tests() -> Iterator[None]:
 def test_a_task_that_retries(redis_url: str, how: str, protected: bool) -> None:
     """It runs again with its next retry number, as a plain task does; with stack protection it is as in a real worker.
 
-    A call within is one of the task itself, whose request Celery makes of the first one's attributes.
+    The worker reports what it consumes. A call within is one of the task itself, whose request Celery makes of that of
+    the first one.
     """
 
     class Called(OnceTask):
@@ -60,5 +70,6 @@ def test_a_task_that_retries(redis_url: str, how: str, protected: bool) -> None:
         try:
             with start_worker(app, perform_ping_check=False, shutdown_timeout=60):
                 assert task.delay().get(timeout=20) == 2
+                wait_until(lambda: read_queues(app) == [app.conf.task_default_queue], "it reports its queue", 20)
         finally:
             trace.reset_worker_optimizations(app)

@@ -35,7 +35,7 @@ def test_failing_ticks_are_seen(system: System, tmp_path: Path) -> None:
     assert found.endswith(": LookupError: no such\n")
     shown = json.loads(system.once("ping", "--json", exit_code=1))
     assert (shown["alive"], shown["beats"], [*shown["failing"]]) == (False, [], [name])
-    assert f"{name}: {WHY}" in system.once("status", exit_code=1)
+    assert f"{name} claims nothing: {WHY}" in system.once("status", exit_code=1)
     assert f"ticks: beat {name}: {WHY}" in system.once("doctor", exit_code=1)
     assert "celery_once_beat_beats_failing 1.0" in system.once("metrics")
     fails.write_text("a hook that raises SystemExit")

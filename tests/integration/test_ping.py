@@ -92,8 +92,8 @@ def test_the_file_says_what_ping_says(system, start_redis, file) -> None:
     assert text.startswith("Redis has heard of this beat ")
 
     store.pause()
-    heard = file.changed()[0]
     beat.wait_log("nothing is claimed until Redis can be used again")
+    heard = file.changed()[0]
     seen: set[int] = set()
     wait_until(lambda: seen.add(file.changed()[1]) or len(seen) > 2, "the beat looks again and again", 60)
     assert file.changed()[0] == heard, "Redis doesn't answer: nothing says that it has heard of the beat"

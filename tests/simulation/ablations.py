@@ -402,7 +402,7 @@ class Survivor:
 _BORNE = """
 take-consumed | a later window of its entry that is done shows it | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-published: take overdue]
 take-older | workers say what they consume | integration/test_store_verbs.py::test_what_is_older_than_a_window_that_is_done_is_published_again[valkey]
-consumed-said | a later window of its entry that is done shows it | integration/test_unconsumed.py::test_what_a_worker_consumes_may_change
+consumed-said | a later window of its entry that is done shows it | integration/test_celery_test_worker.py::test_a_task_that_retries[False-retry]
 take-unconsumed | begin refuses the copies | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-published: take unconsumed]
 claim-repeated | the claim counts as lost, and recovery publishes the window a moment later | integration/test_store_verbs.py::test_a_verb_in_a_state[valkey-unseen: claim]
 claim-marker | the store has to lose the cursor and keep the marker, which here it never does | integration/test_store_verbs.py::test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted[valkey]

@@ -253,11 +253,12 @@ class Model:
         if w.kind == "done":
             return None
         if w.open:  # its lease has passed; it has the window again unless somebody began since
-            if self.rule("a lease is its last beginner's") and (w.owner, w.fence) != (a.owner, a.fence):
+            stale = self.rule("a lease is its last beginner's") and (w.owner, w.fence) != (a.owner, a.fence)
+            stale = stale or (self.rule("who handed over is done") and w.state != HELD)
+            if stale or (e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS)):
                 return None
-            if self.rule("who handed over is done") and w.state != HELD:
-                return None
-            return None if e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS) else "run"
+            e.skips = e.skips or e.overlap not in {"allow", "-"}  # it has the turn again
+            return "run"
         return "run" if a.fence and not (a.tracked and self._passed_by(e, a)) else None
 
     # -- beats ------------------------------------------------------------------------------------------------
@@ -369,7 +370,7 @@ class Model:
         if out and self.may("no later window of its entry is done"):
             w.deadline = self.between(self.MARGIN, 600 * SECOND)
             return ("no", "unconsumed")
-        is_new = not w.fence and not w.backfill
+        is_new = not w.fence and not w.backfill and w.state != WAITS_TURN
         if not is_new and e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS):
             self._wait(w)
             return ("no", "waits")

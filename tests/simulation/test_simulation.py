@@ -121,7 +121,7 @@ def test_what_the_simulation_bears_another_test_sees(rule: str) -> None:
     run = (
         "import pathlib, sys, pytest; sys.path.insert(0, '.'); from simulation.ablations import take_out; "
         "take_out(sys.argv[1], pathlib.Path(sys.argv[2])); "
-        "sys.exit(pytest.main(['-q', '-x', '-p', 'no:xdist', '-p', 'no:cacheprovider', sys.argv[3]]))"
+        "sys.exit(pytest.main(['-q', '-x', '-p', 'no:xdist', '-p', 'no:cacheprovider', '-m', '', sys.argv[3]]))"
     )
     ran = subprocess.run(
         [sys.executable, "-c", run, rule, package, SURVIVORS[rule].seen_by], cwd=TESTS, capture_output=True, text=True,
