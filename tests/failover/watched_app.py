@@ -22,9 +22,9 @@ def watch_many(verb, windows_of):
     original = getattr(Store, verb)
 
     @functools.wraps(original)
-    def watched(self, beat, requests):
+    def watched(self, beat, requests, *args):
         requests = list(requests)
-        replies = original(self, beat, requests)
+        replies = original(self, beat, requests, *args)
         for request, reply in zip(requests, replies, strict=True):
             tell(ledger, verb, windows_of(request), reply)
         return replies
