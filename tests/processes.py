@@ -373,7 +373,7 @@ class Processes:
             proc.resume()
             proc.terminate()
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: not any(proc.alive for proc in measured), "", 3)
+            wait_until(lambda: not any(proc.alive for proc in measured), "", 10)
         for proc in self._live:
             proc.signal(signal.SIGKILL)  # all at once: none should notice that another is gone
         for proc in self._live:
