@@ -218,4 +218,4 @@ def _entries(project: Project, report: Report) -> Iterator[Finding]:
     for entry in misconfigured:
         yield Finding(f"entry {plain(entry.entry)}", "warn", "; ".join(entry.misconfigured))
     if not misconfigured:
-        yield Finding("entries", "ok", f"{len(scheduled)}, each is claimed")
+        yield Finding("entries", "ok", f"{len(scheduled)}, each can be claimed")
