@@ -48,5 +48,5 @@ from .model import (
     WorkerSeen,
 )
 from .roundtrip import raised
-from .scripts import make_of_executions
+from .scripts import Request, make_of_executions
 from .verbs import Store, member_of, new_store, store_instead, store_of, stores_made_by

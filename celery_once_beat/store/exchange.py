@@ -12,8 +12,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,6 +22,7 @@ from redis.sentinel import SentinelConnectionPool
 from celery_once_beat.wording import without_passwords
 
 from .codec import pack
+from .scripts import Request
 
 #: What a client raises where it has no answer of the server; the cluster's is no RedisError.
 UNREACHABLE = (exceptions.RedisError, exceptions.RedisClusterException, OSError, ValueError)
@@ -39,16 +38,7 @@ _IDLE = 0.1
 _ASKING = pack("ASKING")
 
 
-@dataclass(slots=True)
-class Command:
-    """A command as it is sent."""
-
-    packed: bytes
-    #: By which a cluster's client knows the node.
-    key: str
-
-
-#: What came back for one command: the server's answer, an exception if it refused the command or didn't answer; its
+#: What came back for one request: the server's answer, an exception if it refused the command or didn't answer; its
 #: answer to the last command of the pipeline; and whether it answered.
 Reply = tuple[Any, Any, bool]
 
@@ -67,20 +57,19 @@ class Nodes:
         for connections in list(self._connections.values()):
             connections.close()
 
-    def send(self, commands: Sequence[Command], load: Sequence[bytes] = (), last: bytes | None = None) -> list[Reply]:
-        """Send each command to its server, those of one server together.
+    def send(self, requests: Sequence[Request[Any]], last: bytes | None) -> list[Reply]:
+        """Send each request to its server, those of one server together, with ``last`` behind them.
 
-        Each of these pipelines begins with ``load`` and ends with ``last``. Raises what the client raises if no
-        server answered; where one of several didn't, that stands in the place of its replies.
+        Raises what the client raises if no server answered; where one of several didn't, that stands in the place of
+        its replies.
         """
-        replies: list[Reply] = [(None, None, False)] * len(commands)
-        left = [*range(len(commands))]
+        replies: list[Reply] = [(None, None, False)] * len(requests)
+        left = [*range(len(requests))]
         for pause in (*_PAUSES, None):
             only = {(self._only, False): left} if self._only is not None and left else None
-            for (server, asking), positions in (only or self._by_server(commands, left, replies)).items():
+            for (server, asking), positions in (only or self._by_server(requests, left, replies)).items():
                 try:
-                    sent = [commands[position].packed for position in positions]
-                    found = _send_to(server, sent, load, last, asking=asking)
+                    found = server.send([requests[position] for position in positions], last, asking=asking)
                 except UNREACHABLE as exc:
                     found = [(exc, None, False)] * len(positions)
                 for position, reply in zip(positions, found, strict=True):
@@ -98,9 +87,9 @@ class Nodes:
         return replies
 
     def _by_server(
-        self, commands: Sequence[Command], positions: Sequence[int], replies: list[Reply]
+        self, requests: Sequence[Request[Any]], positions: Sequence[int], replies: list[Reply]
     ) -> dict[tuple[Connections, bool], list[int]]:
-        """Return for each server which commands it gets, and whether after ASKING, since their slot is moving there.
+        """Return for each server which requests it gets, and whether after ASKING, since their slot is moving there.
 
         Where no server can be found, the error goes into ``replies``.
         """
@@ -110,7 +99,7 @@ class Nodes:
             try:
                 if isinstance(answer, exceptions.AskError) and not isinstance(answer, exceptions.MovedError):
                     node = self.client.get_node(answer.host, answer.port)
-                to = node or self.client.get_node_from_key(commands[position].key)
+                to = node or self.client.get_node_from_key(requests[position].key)
                 server = self.to(self.client.get_redis_connection(to))
                 found.setdefault((server, node is not None), []).append(position)
             except UNREACHABLE as exc:
@@ -121,21 +110,6 @@ class Nodes:
         """Return the connections to the server of ``client``."""
         found = self._connections.get(client)
         return found if found is not None else self._connections.setdefault(client, Connections(client.connection_pool))
-
-
-def _send_to(
-    server: Connections, commands: Sequence[bytes], load: Sequence[bytes], last: bytes | None, *, asking: bool
-) -> list[Reply]:
-    if asking:
-        commands = [each for command in commands for each in (_ASKING, command)]
-    sent = [*load, *commands, *([] if last is None else [last])]
-    raw = server.exchange(b"".join(sent), len(sent))
-    at_last = None if last is None else raw.pop()
-    values = raw[len(load) + asking :: 1 + asking]
-    # If a script may not be loaded, that is the reason, not NOSCRIPT.
-    if load and (refused := next((value for value in raw[: len(load)] if isinstance(value, Exception)), None)):
-        values = [refused if isinstance(value, exceptions.NoScriptError) else value for value in values]
-    return [*zip(values, repeat(at_last), repeat(True))]
 
 
 class Connections:
@@ -155,6 +129,34 @@ class Connections:
         self._made: WeakSet[Any] = WeakSet()
         self._process = os.getpid()
         self._closed = False
+
+    def send(
+        self, requests: Sequence[Request[Any]], last: bytes | None, load: Sequence[bytes] = (), *, asking: bool
+    ) -> list[Reply]:
+        """Send ``load``, then the requests, each behind ASKING if ``asking``, then ``last``.
+
+        Scripts are sent by their hash. Those that the server doesn't know are loaded, and asked for again: after a
+        restart, a failover, a SCRIPT FLUSH.
+        """
+        sent = [*load]
+        for request in requests:
+            sent += (_ASKING, request.packed) if asking else (request.packed,)
+        if last is not None:
+            sent.append(last)
+        answers = self.exchange(b"".join(sent), len(sent))
+        at_last = None if last is None else answers.pop()
+        refused = [answer for answer in answers[: len(load)] if isinstance(answer, Exception)]
+        if refused:  # a script may not be loaded
+            return [(refused[0], at_last, True)] * len(requests)
+        replies: list[Reply] = [(answer, at_last, True) for answer in answers[len(load) + asking :: 1 + asking]]
+        unknown = [at for at, (answer, *_) in enumerate(replies) if isinstance(answer, exceptions.NoScriptError)]
+        if unknown and not load:
+            scripts = sorted({verb.script for at in unknown if (verb := requests[at].verb) is not None})
+            loading = [pack("SCRIPT", "LOAD", script) for script in scripts]
+            again = self.send([requests[at] for at in unknown], last, loading, asking=asking)
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        return replies
 
     def exchange(self, commands: bytes, count: int) -> list[Any]:
         """Send ``count`` commands and return their replies. An error of the server's stands in its reply's place.

@@ -1,7 +1,6 @@
 """The round trip: scripts and commands travel in one pipeline; each comes back as an answer or an error of ours.
 
-An error that concerns one key stands in the place of its answer; what concerns them all is raised. Scripts are sent
-by their hash, and loaded where the server doesn't know them: after a restart, a failover, a SCRIPT FLUSH.
+An error that concerns one key stands in the place of its answer; what concerns them all is raised.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, TypeVar
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ResponseError
 from redis.sentinel import MasterNotFoundError
 
 from celery_once_beat.errors import (
@@ -28,7 +27,7 @@ from celery_once_beat.wording import shown
 from . import codec, model
 from .clients import connect
 from .clocks import clocks
-from .exchange import UNREACHABLE, Command, Nodes, Reply
+from .exchange import UNREACHABLE, Nodes, Reply
 from .keys import Keys, newer
 from .scripts import Request
 
@@ -87,14 +86,19 @@ class RoundTrip:
         replicas, wait = self.settings.wait_replicas, None
         if replicas and any(each.verb is not None and each.verb.waits for each in sent):
             wait = codec.pack("WAIT", replicas, _WAIT_MS)
-        replies = self._send(sent, (), wait)
-        missing = [position for position, (value, *_) in enumerate(replies) if isinstance(value, NoScriptError)]
-        if missing:
-            scripts = sorted({verb.script for position in missing if (verb := sent[position].verb) is not None})
-            load = [codec.pack("SCRIPT", "LOAD", script) for script in scripts]
-            again = self._send([sent[position] for position in missing], load, wait)
-            for position, reply in zip(missing, again, strict=True):
-                replies[position] = reply
+        try:
+            replies = (self._lazy or self._nodes).send(sent, wait)
+        except OnceError:
+            raise
+        except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
+            raise _unavailable(exc) from exc
+        except BaseException as exc:
+            if isinstance(exc, SystemExit) and not from_signal(exc):  # a user's credential provider raises it
+                raise StoreUnavailableError(f"Redis: {shown(exc)}") from exc
+            # Raised from outside, as a soft time limit is. ``Connections`` sees to its own, but a client of redis-py's
+            # may have been asking for the master or for the nodes. Not closed: other threads may use the same.
+            self._lazy = None
+            raise
         certain = wait is None or not any(self._doubt("", last) for _, last, _ in replies)
         return [*map(self._read, sent, replies, repeat(certain))]
 
@@ -112,22 +116,6 @@ class RoundTrip:
             return clocks(self._nodes.client)
         except UNREACHABLE as exc:  # a cluster's client asks for its nodes when it is made
             raise _unavailable(exc) from exc
-
-    def _send(self, commands: Sequence[Command], load: Sequence[bytes] = (), last: bytes | None = None) -> list[Reply]:
-        """As :meth:`Nodes.send`. Raises StoreUnavailableError if no server answered."""
-        try:
-            return (self._lazy or self._nodes).send(commands, load, last)
-        except OnceError:
-            raise
-        except UNREACHABLE as exc:  # also a cluster's client, which asks for its nodes when it is made
-            raise _unavailable(exc) from exc
-        except BaseException as exc:
-            if isinstance(exc, SystemExit) and not from_signal(exc):  # a user's credential provider raises it
-                raise StoreUnavailableError(f"Redis: {shown(exc)}") from exc
-            # Raised from outside, as a soft time limit is. ``connections`` sees to its own, but a client of redis-py's
-            # may have been asking for the master or for the nodes. Not closed: other threads may use the same.
-            self._lazy = None
-            raise
 
     def _read(self, request: Request[Any], reply: Reply, certain: bool) -> Any:  # noqa: FBT001  # for map()
         """Read one reply; ``certain``: all servers that were asked have their replicas."""
@@ -184,7 +172,7 @@ class RoundTrip:
         """Return a message that names a key of the wrong type, or None if none has it."""
         for key in keys:
             wanted = self._keys.type_of(key)
-            ((found, _, _),) = self._send([Command(codec.pack("TYPE", key), key)])
+            (found,) = self.send([("TYPE", key)])
             if found not in ("none", wanted):
                 return (
                     f"the key {key!r} holds a {found}, expected a {wanted}: delete it, or change once_beat_key_prefix"

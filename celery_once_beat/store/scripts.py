@@ -24,7 +24,6 @@ from celery_once_beat.windows import WindowKey, format_instant
 
 from . import codec
 from .codec import encode, pack_words, unpack
-from .exchange import Command
 from .keys import VERSION
 from .protocol import STATES
 
@@ -73,9 +72,12 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Request(Command, Generic[T]):
+class Request(Generic[T]):
     """One verb as it is sent; or a plain command, of no verb."""
 
+    packed: bytes
+    #: By which a cluster's client knows the node.
+    key: str
     verb: Verb[T] | None
 
     @property

@@ -265,7 +265,7 @@ class Store:
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
-    def begin(  # noqa: PLR0913  # what a begin asks, and the ends that travel with it
+    def begin_request(
         self,
         window: WindowKey,
         owner: str,
@@ -275,28 +275,21 @@ class Store:
         tracked: bool = True,
         overlap: str = "allow",
         no_slot: str = "",
-        ends: Iterable[Ending] = (),
-        ended: Callable[[list[Any]], object] = list,
-    ) -> model.Begun | model.Busy | model.Closed | model.Waits:
-        """Take the right to execute ``window`` for ``lease`` seconds.
+    ) -> Request[model.Begun | model.Busy | model.Closed | model.Waits]:
+        """Make the request for the right to execute ``window`` for ``lease`` seconds.
 
         ``retry`` is the message's retry number, ``tracked`` is from its headers. ``overlap`` counts unless the entry
         has one of its own. ``no_slot`` is the name of its limit if that has none free: so it can only wait, or end.
-        ``ends`` of other executions are recorded before it, in the same pipeline; ``ended`` gets what
-        :meth:`finish_many` returns for them, also where the begin itself fails.
         """
-        begin: Request[Any] = self.of_window(
-            scripts.BEGIN,
-            window,
-            owner=owner,
-            lease=lease,
-            retry=retry,
-            tracked=tracked,
-            **self.of_features(scripts.BEGIN, overlap=overlap, no_slot=no_slot),
-        )
-        *finished, begun = self.trip.send([*map(self._finish, ends), begin])
-        ended(finished)
-        return raised(begun)  # type: ignore[no-any-return]
+        asked = self.of_features(scripts.BEGIN, overlap=overlap, no_slot=no_slot)
+        asked |= {"owner": owner, "lease": lease, "retry": retry, "tracked": tracked}
+        return self.of_window(scripts.BEGIN, window, **asked)
+
+    def begin(
+        self, window: WindowKey, owner: str, lease: float, *more: int, **options: Any
+    ) -> model.Begun | model.Busy | model.Closed | model.Waits:
+        """Send what :meth:`begin_request` makes."""
+        return self.trip.one(self.begin_request(window, owner, lease, *more, **options))
 
     @staticmethod
     def of_features(verb: Verb[Any], **arguments: object) -> dict[str, Any]:
@@ -343,13 +336,10 @@ class Store:
 
     def finish(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
         """Record the end of one execution."""
-        return self.trip.one(self._finish(ending))
+        return self.trip.one(self.finish_request(ending))
 
-    def finish_many(self, endings: Iterable[Ending]) -> list[model.Finished | model.Again | model.Stale | OnceError]:
-        """Record the ends of executions in one pipeline."""
-        return self.trip.run([self._finish(ending) for ending in endings])
-
-    def _finish(self, ending: Ending) -> Request[model.Finished | model.Again | model.Stale]:
+    def finish_request(self, ending: Ending) -> Request[model.Finished | model.Again | model.Stale]:
+        """Make the request of :meth:`finish`."""
         return self._asked(scripts.FINISH, ending)
 
     def close_window(

@@ -70,19 +70,16 @@ from typing import Any, Literal, TypeVar
 from celery_once_beat import signals
 from celery_once_beat.backoff import Backoff
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError, UncertainWriteError
+from celery_once_beat.errors import EXCEPTION_GROUP, OnceError, StoreUnavailableError
 from celery_once_beat.features import hooks
 from celery_once_beat.logs import log_window
 from celery_once_beat.store import Again, Begun, Ending, Finished, Renewal, Stale, Store, raised
 from celery_once_beat.windows import BodyContext, Window, changed, key_of
 from celery_once_beat.wording import MOST_FAILURE, failure_words, printable
 
-from .leases import Lease, Leases, leases_of
+from .leases import Lease, leases_of
 
 T = TypeVar("T")
-
-#: After so many begins whose answer came later than their lease, the window is given back.
-_LATE_BEGINS = 3
 
 #: The states of an execution, as described above.
 State = Literal["asked", "running", "ended", "recorded", "lost"]
@@ -101,6 +98,7 @@ class WindowExecution(ABC):
         #: The ``sender`` of signals: the task, or the ``once`` object.
         self.sender = sender
         self.store = store
+        self.leases = leases_of.of(store)
         #: In which the body runs.
         self.context = context_class()(lambda: store.settings)
         #: Once begun, with its attempt, fence and lease.
@@ -112,48 +110,14 @@ class WindowExecution(ABC):
         #: Until when the end is sent again, once the body has ended; by time.monotonic().
         self._record_until: float | None = None
 
-    @property
-    def leases(self) -> Leases:
-        """Those of this process."""
-        return leases_of.of(self.store)
-
     @abstractmethod
     def _send_give_back(self, fence: int) -> object:
-        """Undo a begin, so that it doesn't count as an execution that died. ``fence`` is 0 if it isn't known."""
+        """Undo a begin, so that it doesn't count as an execution that died; see :meth:`undo_begin`."""
 
     # -- begin
 
-    def ask(self, begin: Callable[[], T]) -> T:
-        """Call the store's ``begin`` until its answer can be acted on; the execution runs then, if that is Begun.
-
-        If no answer can be acted on, gives the window back and raises StoreUnavailableError.
-        """
-        give_up, late_answers = time.monotonic() + self.length / 2, 0
-        while True:
-            sent = steady()
-            try:
-                reply = begin()
-            except UncertainWriteError:
-                # It has begun, but a failover could undo that. Asking again writes again.
-                if time.monotonic() > give_up:
-                    self._give_back(0)
-                    raise
-                time.sleep(0.1)
-                continue
-            if not isinstance(reply, Begun):
-                return reply
-            if steady() < sent + self.length:
-                self._own(sent, reply)
-                return reply
-            late_answers += 1  # Redis is slow, or this process slept
-            if late_answers == _LATE_BEGINS:
-                self._give_back(reply.fence)
-                raise StoreUnavailableError(
-                    f"Redis answers a begin later than the lease of {self.length:g} s "
-                    "(the entry's lease, once_lease, once_beat_lease) runs out"
-                )
-
-    def _own(self, sent: float, reply: Begun) -> None:
+    def own(self, reply: Begun, sent: float) -> None:
+        """Run from now on: the store has answered so to a begin that was ``sent`` then, by ``clock.steady``."""
         renewal = Renewal(self.key, self.owner, reply.fence, self.length, self.window.tracked)
         self.lease = Lease(renewal, reply.attempt, sent)
         self.window = changed(
@@ -161,7 +125,8 @@ class WindowExecution(ABC):
         )
         self.state = "running"
 
-    def _give_back(self, fence: int) -> None:
+    def undo_begin(self, fence: int) -> None:
+        """Give the window back, which has begun in vain. ``fence`` is 0 if it isn't known."""
         try:
             self._send_give_back(fence)
         except OnceError as exc:

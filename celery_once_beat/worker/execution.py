@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
@@ -30,7 +29,7 @@ from celery_once_beat.windows import Window, check_retry
 
 from .base import WindowExecution, is_death, lease_of
 from .calls import notes_of
-from .leases import End, Lease, leases_of
+from .leases import End, Lease
 from .message import DELIVERY
 from .part import arguments_of, parts_of
 from .put_back import put_back, send_again, store_answered, times_put_back
@@ -89,13 +88,13 @@ class Execution(WindowExecution):
         try:
             for part in self.parts:
                 part.before_begin(request)
-            arguments = arguments_of(self.parts)
-            leases, tracked = leases_of.of(self.store), self.window.tracked
-            send = partial(leases.begin, self.key, self.owner, self.length, self.retry, tracked=tracked, **arguments)
-            reply = self.ask(send)
+            arguments = {"tracked": self.window.tracked, **arguments_of(self.parts)}
+            asked = self.store.begin_request(self.key, self.owner, self.length, self.retry, **arguments)
+            reply, sent = self.leases.begin(asked, self.length, self.undo_begin)
             store_answered()
             if not isinstance(reply, Begun):
                 self._refuse(reply, request)
+            self.own(reply, sent)
             self._tell_parts(reply)
         except (NewerVersionError, StoreUnavailableError) as exc:
             put_back(self.sender, request, exc)
@@ -104,7 +103,7 @@ class Execution(WindowExecution):
         trace.executions.append(self)
         notes = notes_of(request)
         notes.execution, notes.context = self, self.context
-        leases.hold(self.lease)
+        self.leases.hold(self.lease)
         signals.window_started.send(sender=self.sender, window=self.window)
 
     def _tell_parts(self, reply: Begun) -> None:
@@ -116,7 +115,7 @@ class Execution(WindowExecution):
                 lease.ends_at_once |= part.on_begin(lease)
         except BaseException:
             self.state = "asked"
-            self._give_back(lease.renewal.fence)
+            self.undo_begin(lease.renewal.fence)
             raise
 
     def _refuse(self, reply: Waits | Busy | Closed, request: Any) -> NoReturn:
@@ -255,19 +254,20 @@ class Execution(WindowExecution):
         if error is not None and self.state == "ended" and self._end[0] == "done":
             self._end = ("", None) if is_death(error) else ("returned", error)
         outcome, failure = self._end
-        later, lease, leases = False, self.lease, leases_of.of(self.store)
+        later, lease = False, self.lease
         try:
             if self.state == "ended":
                 later = not at_once and outcome == "done" and self._may_record_later(lease)
                 if later:
-                    leases.end_soon(End(lease, self.ending("done"), self._end_answered))
+                    request = self.store.finish_request(self.ending("done"))
+                    self.leases.end_soon(End(lease, request, self._end_answered))
                     self.state = "recorded"
                 else:
                     self._record(outcome, failure)
         finally:
             if not later:
                 lease.state = "over"  # before any call: whatever may be raised into that one
-                leases.release(lease)
+                self.leases.release(lease)
         self._end = outcome, None  # else a traceback and this would hold each other
         for part in self.parts:
             part.on_end(over=False)

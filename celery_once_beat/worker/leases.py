@@ -25,23 +25,23 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from logging import WARNING
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_postrun, task_prerun, worker_process_shutdown, worker_shutdown
 
 from celery_once_beat.background import OfProcess
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError, UncertainWriteError
 from celery_once_beat.logs import get_logger, log_window
-from celery_once_beat.store import Again, Ending, Finished, Renewal, Renewed, Stale, Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.store import Again, Begun, Finished, Renewal, Renewed, Request, Stale, Store, raised
 
 if TYPE_CHECKING:
     from .part import ExecutionPart
+
+T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -50,6 +50,8 @@ logger = get_logger(__name__)
 WITHIN = 0.01
 #: Seconds after which an end is sent again that the store couldn't record; a tenth of its lease, if that is less.
 _AGAIN = 1.0
+#: After so many begins whose answer came later than their lease, the window is given back.
+_LATE_BEGINS = 3
 #: Seconds that an orderly end of the process waits for Redis.
 _AT_END = 5.0
 
@@ -91,11 +93,11 @@ class Lease:
 
 
 class End:
-    """How an execution ended, until that is recorded; ``answered`` gets the store's reply, or the error."""
+    """The end of an execution, until ``request`` has recorded it; ``answered`` gets the store's reply, or the error."""
 
-    def __init__(self, lease: Lease, ending: Ending, answered: Callable[[Recorded], None]) -> None:
+    def __init__(self, lease: Lease, request: Request[Any], answered: Callable[[Recorded], None]) -> None:
         self.lease = lease
-        self.ending = ending
+        self.request = request
         self.answered = answered
         now = steady()
         #: When the thread sends it unless a begin has, and until when it is tried, by ``clock.steady``.
@@ -135,16 +137,35 @@ class Leases:
         lease.state = "over"
         self._held.discard(lease)
 
-    def begin(self, window: WindowKey, owner: str, lease: float, retry: int, **options: Any) -> Any:
-        """As the store's ``begin``; unsent ends go before it, in the same round trip."""
-        ends = self._fresh()
-        answer = partial(self._answer, ends)
-        try:
-            endings = map(attrgetter("ending"), ends)
-            return self._store.begin(window, owner, lease, retry, **options, ends=endings, ended=answer)
-        except StoreUnavailableError as exc:
-            answer([exc] * len(ends))
-            raise
+    def begin(self, asked: Request[T], length: float, undo: Callable[[int], object]) -> tuple[T, float]:
+        """Send a begin until its answer can be acted on; returns that, and when it was sent. Unsent ends go before it.
+
+        If no answer can be acted on, calls ``undo`` with the fence of the begin, 0 where that isn't known, and raises
+        StoreUnavailableError.
+        """
+        give_up, late_answers = time.monotonic() + length / 2, 0
+        while True:
+            ends, sent = self._fresh(), steady()
+            try:
+                *recorded, reply = self._store.trip.send([*map(attrgetter("request"), ends), asked])
+            except StoreUnavailableError as exc:
+                self._answer(ends, [exc] * len(ends))
+                raise
+            self._answer(ends, recorded)
+            if isinstance(reply, UncertainWriteError):
+                if time.monotonic() <= give_up:
+                    time.sleep(0.1)  # it has begun, but a failover could undo that: asking again writes again
+                    continue
+                undo(0)
+            if not isinstance(reply, Begun) or steady() < sent + length:
+                return raised(reply), sent
+            late_answers += 1  # Redis is slow, or this process slept
+            if late_answers == _LATE_BEGINS:
+                undo(reply.fence)
+                raise StoreUnavailableError(
+                    f"Redis answers a begin later than the lease of {length:g} s "
+                    "(the entry's lease, once_lease, once_beat_lease) runs out"
+                )
 
     def end_soon(self, end: End) -> None:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
@@ -193,7 +214,7 @@ class Leases:
     def _record(self, ends: list[End]) -> bool:
         """Record ``ends`` in one round trip; returns False if the store didn't answer for one."""
         try:
-            replies = self._store.finish_many(end.ending for end in ends)
+            replies: Sequence[Recorded] = self._store.trip.run([end.request for end in ends])
         except StoreUnavailableError as exc:
             replies = [exc] * len(ends)
         except SoftTimeLimitExceeded:

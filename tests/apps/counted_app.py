@@ -21,6 +21,7 @@ from redis.connection import AbstractConnection
 
 import celery_once_beat
 from celery_once_beat import OnceTask
+from celery_once_beat.store.scripts import BEGIN
 from celery_once_beat.worker import leases
 
 app = Celery("counted", broker=os.environ["BROKER"], set_as_current=False)
@@ -62,7 +63,7 @@ def _note_begin(connection: Any, command: Any, **options: Any) -> None:
         if frame.f_code.co_filename.startswith(PACKAGE):
             found.append(f"{frame.f_code.co_filename.removeprefix(PACKAGE)} {frame.f_code.co_name}")
         frame = frame.f_back
-    if "store/verbs.py begin" in found:
+    if any(BEGIN.sha.encode() in each for each in command):
         passed[:] = reversed(found)
     _send(connection, command, **options)
 

@@ -24,7 +24,7 @@ end_soon, end_answered, signal_end = leases.Leases.end_soon, Execution._end_answ
 
 def waits(self: leases.Leases, end: leases.End) -> None:
     end_soon(self, end)
-    ledger.write("waits", entry=end.ending.window.entry)
+    ledger.write("waits", entry=end.lease.renewal.window.entry)
 
 
 def answered(self: Execution, reply: object) -> None:

@@ -134,7 +134,7 @@ def finish(states: States) -> Request[Any]:
     draw = states.draw
     fence, again = draw((NOW - 500, 0, 5)), draw((None, 0.0, 5.0))
     ending = Ending(WINDOW, draw(OWNERS), fence, draw(("done", "failed", "revoked"), 0.2), again, draw((True, False)))
-    return states.store._finish(ending._replace(failure=draw(("", "it failed")), returned=draw((False, True))))
+    return states.store.finish_request(ending._replace(failure=draw(("", "it failed")), returned=draw((False, True))))
 
 
 @pytest.mark.parametrize("make", [begin, finish])

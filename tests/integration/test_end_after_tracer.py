@@ -172,9 +172,8 @@ def test_a_store_that_is_away_as_the_body_ends(new_worker, start_redis, caplog) 
 
 def test_an_end_travels_with_the_next_begin(worker: Worker, monkeypatch: pytest.MonkeyPatch, patient: None) -> None:
     """One round trip, and the end is recorded before the next body runs; nothing else sends it."""
-    monkeypatch.setattr(Store, "finish", None)
-    monkeypatch.setattr(Store, "finish_many", None)
     second = worker.next_window()
+    monkeypatch.setattr(RoundTrip, "run", None)
     worker.trace(lambda: "worked")
     assert worker.account.counts == {}, "its end waits"
     seen: list[Any] = []
@@ -304,7 +303,7 @@ def test_one_end_that_cant_be_recorded(worker, raw, caplog, patient) -> None:
 @pytest.mark.parametrize("lost", [StoreUnavailableError("the reply is lost"), SoftTimeLimitExceeded()])
 def test_an_answer_that_is_lost(worker, monkeypatch, caplog, patient, lost: BaseException) -> None:
     """The end is sent again, and the store answers as before."""
-    together, answers = Store.finish_many, iter([lost])
+    together, answers = RoundTrip.run, iter([lost])
 
     def losing(*arguments: Any) -> Any:
         replies = together(*arguments)
@@ -313,7 +312,7 @@ def test_an_answer_that_is_lost(worker, monkeypatch, caplog, patient, lost: Base
         return replies
 
     worker.trace(lambda: "worked")
-    monkeypatch.setattr(Store, "finish_many", losing)
+    monkeypatch.setattr(RoundTrip, "run", losing)
     with suppress(SoftTimeLimitExceeded):
         leases_module._record_all()
     leases_module._record_all()

@@ -13,7 +13,8 @@ from processes import wait_until
 
 from celery_once_beat import signals
 from celery_once_beat.errors import StoreUnavailableError
-from celery_once_beat.store.verbs import Store, store_of
+from celery_once_beat.store.roundtrip import RoundTrip
+from celery_once_beat.store.verbs import store_of
 from celery_once_beat.worker import leases as leases_module
 
 
@@ -43,13 +44,12 @@ def test_a_retry_that_is_not_thrown(worker: Worker, patient: None, caplog: pytes
 def test_a_store_that_does_not_answer_at_once(new_worker, redis_url, monkeypatch, caplog) -> None:
     """The thread keeps the end, and sends it again; it doesn't wait until the lease is to be renewed."""
     worker = new_worker(redis_url, once_beat_lease=3600.0)
-    together, away = Store.finish_many, iter([True, True])
+    together, away = RoundTrip.run, iter([True, True])
 
-    def late(self: Store, endings: Any) -> Any:
-        endings = list(endings)
-        return [StoreUnavailableError("away")] * len(endings) if next(away, False) else together(self, endings)
+    def late(self: RoundTrip, ends: Any) -> Any:
+        return [StoreUnavailableError("away")] * len(ends) if next(away, False) else together(self, ends)
 
-    monkeypatch.setattr(Store, "finish_many", late)
+    monkeypatch.setattr(RoundTrip, "run", late)
     with caplog.at_level(logging.WARNING):
         worker.trace(lambda: "worked")
         wait_until(lambda: worker.account.counts == {"done": 1}, "it is sent again", 60)
@@ -61,7 +61,7 @@ def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.
     worker.task.once_lease = 3.0
     worker.trace(lambda: "worked")
     (end,) = leases(worker)._ends
-    store_of(worker.app).finish_many([end.ending])
+    store_of(worker.app).trip.one(end.request)
     wait_until(lambda: end.lease.state == "over", "its renewal is refused", 60)
     leases_module._record_all()
     assert told(caplog) == []

@@ -35,10 +35,10 @@ from celery_once_beat.windows import Window, encode_headers
 
 #: What a window may cost; in a worker of one process, beside a plain task.
 BUDGETS = {
-    "worker: Python calls": 160,
+    "worker: Python calls": 158,
     "worker: Python calls of a task without a window": 13,
-    "worker: functions on the stack of a begin": 14,
-    "worker: their files": 8,
+    "worker: functions on the stack of a begin": 11,
+    "worker: their files": 6,
     "worker: sends": 1.2,
     "worker: futex calls": 1,
     "begin, finish: commands in scripts": 20,

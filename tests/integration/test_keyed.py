@@ -31,7 +31,7 @@ from celery_once_beat.features.keyed.task import _app_at, _window_at
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import KeyedWindow
-from celery_once_beat.worker.leases import leases_of
+from celery_once_beat.worker.leases import Leases, leases_of
 
 UTC = timezone.utc
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
@@ -170,11 +170,11 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     assert second.fence >= first.fence
     assert [first.attempt, second.attempt] == [1, 2]
     raw.delete(key)
-    begin, replies = keyed.begin_now, []
-    monkeypatch.setattr(keyed, "begin_now", lambda *of: [replies.append(begin(*of)) for _ in range(2)] and replies[-1])
+    begin, replies = Leases.begin, []
+    monkeypatch.setattr(Leases, "begin", lambda *of: [replies.append(begin(*of)) for _ in range(2)] and replies[-1])
     with turn as third:
         assert third.attempt == 3
-    assert replies[0] == replies[1], "its reply was lost"
+    assert replies[0][0] == replies[1][0], "its reply was lost"
     with turn as window:
         assert window is None, "it is done"
 
@@ -386,8 +386,9 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     window = KeyedWindow("key", now - timedelta(minutes=1), now + timedelta(minutes=1))
     past = KeyedWindow("key", now - timedelta(minutes=3), now - timedelta(minutes=2))
     future = KeyedWindow("key", now + timedelta(minutes=3), None)
+    begin = lambda window, owner: store.trip.one(begin_now(store, window, owner, 30.0))  # noqa: E731
     for other in (past, future):
-        reply = begin_now(store, other, "A", 30.0)
+        reply = begin(other, "A")
         assert isinstance(reply, Elsewhen)
         assert abs((reply.now - now).total_seconds()) < 30
         assert isinstance(claim_key(store, other, "one", now=True), Elsewhen)
@@ -406,18 +407,18 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     assert not confirm_key(store, window, "two", published=False)
     assert claim_key(store, window, "three") == Unchanged("taken")
 
-    begun = begin_now(store, window, "A", 30.0)
+    begun = begin(window, "A")
     assert isinstance(begun, Begun)
-    assert begin_now(store, window, "A", 30.0) == begun
-    assert begin_now(store, window, "B", 30.0) == Busy("runs alone")
+    assert begin(window, "A") == begun
+    assert begin(window, "B") == Busy("runs alone")
     store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False))
     assert store.finish(Ending(window, "A", begun.fence, "failed", 60.0, tracked=False)).after > 50
-    assert begin_now(store, window, "B", 30.0) == Busy("waiting to run again")
+    assert begin(window, "B") == Busy("waiting to run again")
     assert store.begin(window, "B", 30.0, retry=3, tracked=False) == Busy("waiting to run again")
     raw.delete(*raw.keys("once:key:*run:*"))
-    begun = begin_now(store, window, "B", 30.0)
+    begun = begin(window, "B")
     store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
-    assert begin_now(store, window, "C", 30.0) == Closed()
+    assert begin(window, "C") == Closed()
     raw.delete(*raw.keys("once:key:*claim:*"))
     assert claim_key(store, window, "four") == Unchanged("taken"), "it ran: who published it died before the confirm"
     store.close()

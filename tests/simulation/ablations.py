@@ -289,18 +289,16 @@ child-overdue | features/keyed/lua/open_child.lua | a child that was opened, and
 - write_window(new_window(CLAIMANT, EXPIRES and NOW + EXPIRES), NOW + OVERDUE_IN, unpack(fields))
 + write_window(new_window(CLAIMANT, EXPIRES and NOW + EXPIRES), NOW + DAY, unpack(fields))
 lease-from-before | worker/base.py | a lease is trusted from before the request was sent
--                 self._own(sent, reply)
--                 return reply
-+                 self._own(steady(), reply)
-+                 return reply
+- self.lease = Lease(renewal, reply.attempt, sent)
++ self.lease = Lease(renewal, reply.attempt, steady())
 and | worker/leases.py
 -                 lease.sent = sent
 +                 lease.sent = steady()
-begin-late-answer | worker/base.py | a begin whose answer comes later than its lease isn't acted on
-- if steady() < sent + self.length:
+begin-late-answer | worker/leases.py | a begin whose answer comes later than its lease isn't acted on
+- if not isinstance(reply, Begun) or steady() < sent + length:
 + if True:
 leases-renewed | worker/execution.py | leases are renewed while their bodies run
--         leases.hold(self.lease)
+-         self.leases.hold(self.lease)
 +         pass
 hand-over-first | worker/execution.py | a window is handed over before its retry is published
 -         try:

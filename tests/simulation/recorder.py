@@ -26,7 +26,8 @@ from proxy import Proxy
 
 from celery_once_beat.store import Store, scripts
 from celery_once_beat.store.codec import pack as packed
-from celery_once_beat.store.exchange import Command, Reply
+from celery_once_beat.store.exchange import Reply
+from celery_once_beat.store.scripts import Request
 
 Line = dict[str, Any]
 
@@ -75,24 +76,23 @@ def _ms(told: Sequence[Any]) -> int:
 @contextmanager
 def recorded(store: Store, write: Callable[[Line], object]) -> Iterator[None]:
     """Within the block what ``store`` sends is written down; it is to talk to one server, from one thread."""
-    trip = store.trip
-    send = trip._send
+    nodes = store.trip._nodes
+    send = nodes.send
 
-    def send_and_record(commands: Sequence[Command], *more: Any) -> list[Reply]:
-        clock = Command(_TIME, "")
-        replies = send([clock, *commands, clock], *more)
-        since, *answers, until = replies
-        for command, reply in zip(commands, answers, strict=True):
-            line = line_of(read_requests(command.packed)[0][0], reply[0], _ms(since[0]), _ms(until[0]))
+    def send_and_record(requests: Sequence[Request[Any]], last: bytes | None) -> list[Reply]:
+        clock: Request[Any] = Request(_TIME, "", None)
+        since, *answers, until = send([clock, *requests, clock], last)
+        for request, reply in zip(requests, answers, strict=True):
+            line = line_of(read_requests(request.packed)[0][0], reply[0], _ms(since[0]), _ms(until[0]))
             if line is not None:
                 write(line)
         return answers
 
-    trip._send = send_and_record  # type: ignore[method-assign]
+    nodes.send = send_and_record  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del trip._send
+        del nodes.send
 
 
 class RecordingProxy(Proxy):

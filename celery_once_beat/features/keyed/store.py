@@ -12,7 +12,7 @@ from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Store, Unchanged, raised
 from celery_once_beat.store.codec import instant, ms, read_begin, read_word
-from celery_once_beat.store.scripts import BEGIN, WINDOW, Verb, encode_options
+from celery_once_beat.store.scripts import BEGIN, WINDOW, Request, Verb, encode_options
 from celery_once_beat.windows import CHILD, KeyedWindow, Window, WindowKey, format_instant
 
 
@@ -60,11 +60,11 @@ def settle(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
     return {**known, "keyed": True, "tracked": False, "failure": ""}
 
 
-def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Begun | Busy | Closed | Elsewhen:
-    """As :meth:`Store.begin`, or :class:`Elsewhen` where the server's time lies outside of the window."""
+def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Request[Begun | Busy | Closed | Elsewhen]:
+    """As :meth:`Store.begin_request`; answers :class:`Elsewhen` where the server's time lies outside of the window."""
     asked: dict[str, Any] = store.of_features(BEGIN, overlap="allow", no_slot="")
     asked |= {"owner": owner, "lease": lease, "retry": 0, "now_only": True, "ends_at": window.end}
-    return store.trip.one(store.of_window(BEGIN_NOW, window, **asked))  # type: ignore[no-any-return]
+    return store.of_window(BEGIN_NOW, window, **asked)
 
 
 def note_child(store: Store, parent: Window, name: str, sent_as: str) -> list[tuple[Any, ...]]:

@@ -42,7 +42,7 @@ from celery_once_beat.logs import guarded
 from celery_once_beat.options import check_seconds
 from celery_once_beat.rules import latest_start, read_zone
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Again, Claimed, Ending, store_of
+from celery_once_beat.store import Again, Begun, Claimed, Ending, store_of
 from celery_once_beat.windows import KeyedWindow, Window, next_start, task_id, with_window
 from celery_once_beat.wording import A_SPAN, expect, read_span, shown
 from celery_once_beat.worker.base import WindowExecution, close_unrun, is_awaited, is_death
@@ -244,9 +244,10 @@ class once:  # noqa: N801  # read as a verb: @once(…), with once(…)
             if window is None:
                 return None
             execution = KeyedExecution(self, store, window, owner, length)
-            reply = execution.ask(partial(begin_now, store, _keyed(window), owner, length))
+            asked = begin_now(store, _keyed(window), owner, length)
+            reply, sent = execution.leases.begin(asked, length, execution.undo_begin)
             if not isinstance(reply, Elsewhen):
-                return execution.start()
+                return execution.start(reply, sent) if isinstance(reply, Begun) else None
             now = reply.now  # the server's clock counts
         raise StoreUnavailableError(f"once({self._key!r}): Redis answers too late, in another window")
 
@@ -260,10 +261,9 @@ class KeyedExecution(WindowExecution):
         # It has failed and runs again at once: the next caller may begin.
         return self.store.finish(Ending(self.key, self.owner, fence, "failed", 0.001, tracked=False))
 
-    def start(self) -> KeyedExecution | None:
-        """Return itself, its lease held, or None if another has the window."""
-        if self.state == "asked":
-            return None
+    def start(self, reply: Begun, sent: float) -> KeyedExecution:
+        """Return itself, its lease held."""
+        self.own(reply, sent)
         try:
             self.leases.hold(self.lease)
             self.context.__enter__()
