@@ -141,8 +141,7 @@ class Lookup:
         beats = []
         for name in sorted(heartbeat.beats):
             since, text = max(now_ms - heard.get(name, now_ms), 0.0) / 1000, texts.get(name)
-            report = read_report(text)
-            beats.append(BeatStatus(name, round(since, 3), app=read_app(text), **(vars(report) if report else {})))
+            beats.append(BeatStatus(beat=name, heard=round(since, 3), app=read_app(text), **read_report(text)))
         return heartbeat.now, latency, beats, codec.read_loss(lost)
 
     def _workers(self, now: datetime) -> tuple[dict[str, WorkerSeen], list[str]]:

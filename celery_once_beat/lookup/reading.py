@@ -42,21 +42,21 @@ def read_past(text: str) -> Past:
     )
 
 
-def read_report(text: str | None) -> BeatReport | None:
-    """Read a beat's report. None: it can't be read."""
+def read_report(text: str | None) -> dict[str, Any]:
+    """Read the fields of a beat's :class:`BeatReport`. None of them: it can't be read."""
     try:
         report = json.loads(text or "")
-        known = [field for field in fields(BeatReport) if field.name in report]
-        return BeatReport(**{field.name: _checked(report[field.name], field.type) for field in known})
-    except (ValueError, TypeError, RecursionError):
-        return None
+        known = {field.name: str(field.type).removesuffix(" | None") for field in fields(BeatReport)}
+        return {name: _checked(report[name], kind) for name, kind in known.items() if report.get(name) is not None}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
 
 
-def _checked(value: object, kind: object) -> Any:
+def _checked(value: object, kind: str) -> Any:
     """Return a value of a report's JSON; raises ValueError if it isn't of its field's type, ``kind``."""
     if kind == "str" and isinstance(value, str):
         return value[:MOST_FAILURE]
-    if isinstance(value, dict) and str(kind).startswith("Mapping"):
+    if isinstance(value, dict) and kind.startswith("Mapping"):
         return {name: _checked(why, "str") for name, why in value.items()}
     if kind != "str" and isinstance(value, (int, float)) and math.isfinite(value):
         return int(value) if kind == "int" else float(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from celery_once_beat.store import EntryAccount, Loss, OpenWindow, WorkerSeen
+from celery_once_beat.store import BeatReport, EntryAccount, Loss, OpenWindow, WorkerSeen
 from celery_once_beat.wording import printable, span
 
 
@@ -36,32 +36,15 @@ class Past:
         return None if self.begun is None else self.closed - self.begun
 
 
-@dataclass(frozen=True, slots=True)
-class BeatStatus:
-    """A living beat; what it hasn't reported is None."""
+@dataclass(frozen=True, kw_only=True)
+class BeatStatus(BeatReport):
+    """A living beat, with its report as it was recorded: texts aren't escaped."""
 
     beat: str
     #: Seconds since the store heard of it.
     heard: float
-    lag: float | None = None
-    offset: float | None = None
-    entries: int | None = None
-    untracked: int | None = None
-    version: str | None = None
-    #: How many of its entries it has yet to load.
-    unloaded: int | None = None
     #: Of which app it is.
     app: str | None = None
-    #: Why its ticks fail, as it was recorded and not escaped; '' where they don't. And for how many seconds they have.
-    failing: str = ""
-    failing_for: float = 0.0
-    #: What its broker does, so that it claims nothing; '' where all is well. And for how many seconds.
-    broker: str = ""
-    broker_for: float = 0.0
-    #: Entries that it leaves out, each with why, not escaped; a few.
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    #: Its limits, each with its slots.
-    limits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def says(self) -> dict[str, str | None]:

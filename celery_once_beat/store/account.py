@@ -25,8 +25,6 @@ class EntryAccount:
     since: datetime
     last_done: datetime | None
     paused: bool
-    #: When a window of it began last, as its fence shows: then, or a little earlier. None: none did.
-    last_begun: datetime | None
     #: Copies of messages that begin has refused.
     refused: int
     #: By outcome, for the windows with ``since < start <= cursor``; ``untracked`` is one of them.
@@ -152,7 +150,6 @@ def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
         since=parse_instant(values["since"]),
         last_done=parse_instant(values["last_done"]) if values.get("last_done") else None,
         paused=values.get("paused") == "1",
-        last_begun=instant_or_none(values.get("fence", 0)),
         refused=whole(values.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),

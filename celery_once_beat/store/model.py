@@ -320,17 +320,17 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class BeatReport:
-    """A beat's report on itself, sent with its heartbeat; display only. Times are seconds."""
+    """A beat's report on itself, sent with its heartbeat; display only. Times are seconds; None: not reported."""
 
     #: By how much its machine's clock is ahead of the server's.
-    offset: float
+    offset: float | None = None
     #: How late the entry was that had been due longest.
-    lag: float
-    entries: int
-    untracked: int
-    version: str
+    lag: float | None = None
+    entries: int | None = None
+    untracked: int | None = None
+    version: str | None = None
     #: How many of its entries it has yet to load.
-    unloaded: int = 0
+    unloaded: int | None = None
     #: Why its ticks fail, so that it does nothing; '' where they don't. And for how long they have.
     failing: str = ""
     failing_for: float = 0.0

@@ -224,7 +224,7 @@ TIMES = {
 
 def report(names: list[str], took: float | None = None) -> Report:
     lags = [(0.1, -3.0), (0.5, 1.0), (None, None)]
-    beats = [BeatStatus(f"host:{n}:x", 0.1, lag, offset, 1, 0, "1") for n, (lag, offset) in enumerate(lags)]
+    beats = [BeatStatus(offset, lag, 1, 0, "1", beat=f"host:{n}:x", heard=0.1) for n, (lag, offset) in enumerate(lags)]
     entries = [
         EntryStatus(
             name, "scheduled", "t", "s", tracked=True, last=_last(n, took), next=HOUR + timedelta(hours=2), open=1,

@@ -30,7 +30,7 @@ from celery_once_beat.windows import parse_instant
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 11, 21, 1, tzinfo=timezone.utc)
-BEATS = (BeatStatus("a:1:x", 0.1),)
+BEATS = (BeatStatus(beat="a:1:x", heard=0.1),)
 
 
 def past(start: datetime = START, **more: Any) -> WindowSeen:
@@ -208,9 +208,9 @@ def test_the_log_of_orders_is_in_one_zone() -> None:
 def test_the_headline_and_the_beats() -> None:
     """How many need what, each kind a filter; what a beat says that isn't as it should be."""
     beats = (
-        BeatStatus("a:1:x", 0.4, 0.0, 0.0031, 2, 0, "1"),
-        BeatStatus("b\n:2:y", 9.4),
-        BeatStatus("c:3:z", 0.4, 2.0, -0.7, 2, 0, unloaded=1),
+        BeatStatus(0.0031, 0.0, 2, 0, "1", beat="a:1:x", heard=0.4),
+        BeatStatus(beat="b\n:2:y", heard=9.4),
+        BeatStatus(-0.7, 2.0, 2, 0, unloaded=1, beat="c:3:z", heard=0.4),
     )
     worried = {"attention": ("1 overdue", "paused"), "reasons": ("overdue", "paused"), "paused": True}
     page = make_page(sight(entry("a", **worried), entry("b", running=1), beats=beats), BERLIN, Page())
@@ -370,7 +370,7 @@ def reports() -> Iterator[Sight]:
     yield sight(entry("a"), entry("b"), stories={"a": [past()]})
     yield sight(entry("a"), entry("b"), stories={"a": [past(outcome="failed")]})
     yield sight(entry("b", attention=("paused",)), entry("a"), stories={"a": [past(outcome="failed")]})
-    yield sight(entry("b"), entry("c"), beats=(BeatStatus("x", 0.1),))
+    yield sight(entry("b"), entry("c"), beats=(BeatStatus(beat="x", heard=0.1),))
     yield sight()
 
 

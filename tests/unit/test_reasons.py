@@ -32,7 +32,7 @@ def seen(state: str, window: OpenWindow | None, **given: Any) -> WindowSeen:
 
 
 def an_account(**given: Any) -> EntryAccount:
-    said = {"last_done": None, "paused": False, "last_begun": None, "refused": 0, "counts": {}, "apart": {}, **given}
+    said = {"last_done": None, "paused": False, "refused": 0, "counts": {}, "apart": {}, **given}
     return EntryAccount(cursor=NOW, born=NOW, since=NOW, **said)
 
 

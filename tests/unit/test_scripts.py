@@ -47,7 +47,7 @@ def reached(script: str) -> str:
 def test_each_name_is_declared_and_used(name: str) -> None:
     """A key or argument that the Lua doesn't use, or uses and isn't given, is a mistake."""
     verb = VERBS[name]
-    given = [*verb.key_names, *verb.arguments, *filter(None, [verb.more_keys])]
+    given = [*verb.key_names, *verb.kinds, *filter(None, [verb.more_keys])]
     declared = {given_name.upper() for given_name in given}
     assert len(given) == len(declared)
     code = "\n".join(line for line in reached(verb.script).splitlines() if not re.search(r"\b(KEYS|ARGV)\b", line))
@@ -102,13 +102,13 @@ def test_lua_and_python_know_the_same_outcomes() -> None:
 def test_a_report_may_gain_a_field() -> None:
     """Of a newer version's report this one reads what it knows."""
     newer = json.dumps({**json.loads(codec.write_report(REPORT, "")), "mood": [1, 2]})
-    assert read_report(newer) == REPORT
+    assert BeatReport(**read_report(newer)) == REPORT
 
 
-@pytest.mark.parametrize("wrong", [{"lag": "soon"}, {"entries": float("inf")}, {"version": 7}, {"offset": None}])
+@pytest.mark.parametrize("wrong", [{"lag": "soon"}, {"entries": float("inf")}, {"version": 7}])
 def test_a_report_that_is_no_report(wrong: dict[str, Any]) -> None:
     """What a stranger wrote is nothing, and no error."""
-    assert read_report(json.dumps({**asdict(REPORT), **wrong})) is read_report("[" * 9999) is None
+    assert read_report(json.dumps({**asdict(REPORT), **wrong})) == read_report("[" * 9999) == {}
 
 
 def test_the_store_has_one_door() -> None:
