@@ -14,6 +14,7 @@ from typing import Any
 import redis
 from celery.schedules import schedule
 
+from celery_once_beat.contrib.django.row_store import mark_spent
 from celery_once_beat.errors import OnceError
 from celery_once_beat.features.alerts.store import take_alerts
 from celery_once_beat.features.orders.store import abandon_many, backfill_many, republish_many
@@ -93,7 +94,7 @@ class Stage:
         return take_alerts(self.store, [self.store.shard_of(ENTRY)], most)
 
     def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
-        return self.store.spent(given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
+        return mark_spent(self.store, given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
 
     def claim(self, beat: str = "beat-1", start: datetime | None = None, since: datetime = T0, **given: Any) -> Any:
         window = WindowKey(given.pop("entry", ENTRY), start or self.start)
@@ -143,7 +144,7 @@ class Stage:
         return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
 
     def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
-        return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay, START)
+        return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay)
 
     def finish(self, owner: str = "A", outcome: str = "done", again_after: float | None = None, **given: Any) -> Any:
         return self.store.finish(Ending(self.window, owner, self.fences.get(owner, 1), outcome, again_after, **given))

@@ -22,6 +22,7 @@ import click
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.errors import ScheduleError, StoreDataError, StoreUnavailableError
 from celery_once_beat.features.admission.beat import may_wait
+from celery_once_beat.features.keyed.store import read_children
 from celery_once_beat.lookup import EntrySeen, WindowSeen
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, as_json, coming_starts, make_report
 from celery_once_beat.windows import format_instant
@@ -373,7 +374,7 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
     found = [each for each in seen.windows if start in (None, each.start)][:number]
     windows = [WindowStatus.of(each, entry, project.settings.key_prefix) for each in found]
     zone = project.zone
-    children = [] if start is None else project.lookup.children(entry, start)
+    children = [] if start is None else read_children(project.store, entry, start)
     if json_:
         named = [{"entry": name, "task_id": task_id} for name, task_id in children]
         print_json({"entry": entry, "windows": as_json(windows), **({} if start is None else {"children": named})})

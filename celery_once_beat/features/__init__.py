@@ -49,6 +49,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
 
   =============================  =======================================================================================
   ``CONSTANTS``                  what its Lua knows by these names, as Lua text
+  ``DEFAULTS``                   what arguments that its Lua takes are where they are left out, if not ''
   ``OF_EXECUTIONS``              its verbs that executions ask for: their scripts are made before a worker forks
   ``settle(settings, window)``   the window isn't an entry's: returns a verb's arguments that are special to it, or None
   =============================  =======================================================================================
@@ -81,7 +82,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
 - ``features/<name>/worker.py``, imported in a worker, may have:
 
   =========================  ===========================================================================================
-  ``on_consumer(…)``         a worker starts with this ``consumer`` of Celery's; the feature may add to its ``duties``
+  ``on_consumer(consumer)``  a worker starts with this consumer of Celery's; returns a duty, see ``worker.duties``
   ``Part``                   made for each execution of a window by a task; its hooks are those of
                              :class:`celery_once_beat.worker.part.ExecutionPart`
   =========================  ===========================================================================================

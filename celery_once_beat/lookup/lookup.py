@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
-from celery_once_beat.store import SHARDS, Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of
+from celery_once_beat.store import Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of
 from celery_once_beat.store.account import read_account
 from celery_once_beat.store.model import Loss
 from celery_once_beat.windows import WindowKey, format_instant
@@ -95,19 +95,16 @@ class Lookup:
             for position, window in enumerate(entry.windows)
             if window.state in ("running", "waiting")
         ]
-        commands: list[tuple[Any, ...]] = [
-            ("ZSCORE", self._keys.open(shard_of(name)), f"{name}@{format_instant(window.start)}")
-            for name, _, window in lasting
-        ]
-        commands += [("LRANGE", self._keys.of_entry("history", name), 0, -1) for name in records_of]
-        replies = iter(self._trip.read(commands) if commands else ())
-        for (name, position, window), score in zip(lasting, replies, strict=False):
+        members = [(name, f"{name}@{format_instant(window.start)}") for name, _, window in lasting]
+        scores = self._trip.read([("ZSCORE", self._keys.open(shard_of(name)), member) for name, member in members])
+        for (name, position, window), score in zip(lasting, scores, strict=True):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
                 with suppress(ValueError):  # the overview names what can't be read
                     windows[position] = replace(window, deadline=codec.instant(float(score)))
                 entries[name] = replace(entries[name], windows=windows)
-        for name, texts in zip(records_of, replies, strict=True):
+        histories = read_many(self._store, [*records_of], {"history": "LRANGE"})
+        for name, (texts,) in zip(records_of, histories, strict=True):
             if not isinstance(texts, OnceError):
                 entries[name] = replace(entries[name], records=list(readable(texts)))
         return replace(overview, entries=entries)
@@ -115,13 +112,6 @@ class Lookup:
     def entry(self, name: str, history: int) -> EntrySeen:
         """Look at one entry, with up to ``history`` records of its history."""
         return self.overview([name], history).entries[name]
-
-    def children(self, name: str, start: datetime) -> list[tuple[str, str]]:
-        """Return name and task id of each child of an entry's window that is noted, in the order of their calls."""
-        (texts,) = self._trip.read([("LRANGE", self._keys.of_entry("children", name), 0, -1)])
-        of_window, noted = f"{format_instant(start)} ", () if isinstance(texts, OnceError) else reversed(texts)
-        found = [text.removeprefix(of_window).partition(" ") for text in noted if text.startswith(of_window)]
-        return [*dict.fromkeys((name, task_id) for task_id, _, name in found)]
 
     # -- beats ------------------------------------------------------------------------------------------------
 
@@ -158,12 +148,9 @@ class Lookup:
 
     def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int | str, str]]:
         """Return overdue windows by entry; and why some can't be read, by a shard's number or an entry's name."""
-        until = codec.epoch_ms(now)
+        keys, until = self._keys.of_shards("open"), ("-inf", codec.epoch_ms(now))
         replies = self._trip.read(
-            [
-                ("ZRANGEBYSCORE", self._keys.open(shard), "-inf", until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE)
-                for shard in range(SHARDS)
-            ]
+            [("ZRANGEBYSCORE", key, *until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE) for key in keys]
         )
         found: dict[str, dict[datetime, datetime]] = {}
         trouble: dict[int | str, str] = {}
@@ -178,7 +165,7 @@ class Lookup:
                     try:
                         instant = codec.instant(deadline)
                     except ValueError as exc:
-                        trouble[window.entry] = f"the key {self._keys.open(shard)!r}, {member!r}: {exc}"
+                        trouble[window.entry] = f"the key {keys[shard]!r}, {member!r}: {exc}"
                     else:
                         found.setdefault(window.entry, {})[window.start] = instant
         return found, trouble
@@ -187,10 +174,8 @@ class Lookup:
         """Return the descriptions of loaded entries; as before, while their number is the same."""
         if before is None:
             return scan_loaded(self._store)
-        keys = [self._keys.of_shard("entries", shard) for shard in range(SHARDS)]
-        counted = [
-            0 if isinstance(reply, OnceError) else reply for reply in self._trip.read([("HLEN", k) for k in keys])
-        ]
-        if before.is_old() or sum(counted) != len(before.loaded):
+        counted = self._trip.read([("HLEN", key) for key in self._keys.of_shards("entries")])
+        known = sum(each for each in counted if not isinstance(each, OnceError))
+        if before.is_old() or known != len(before.loaded):
             before.loaded = scan_loaded(self._store)
         return before.loaded

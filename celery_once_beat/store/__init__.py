@@ -9,7 +9,7 @@ from __future__ import annotations
 from .account import EntryAccount, Holder, OpenWindow
 from .clients import check_client
 from .codec import read_app
-from .entries import RowSeen, find_rows, left_rows, loaded_as, loaders_of, read_many, scan_loaded
+from .entries import loaded_as, loaders_of, read_many, scan_loaded
 from .keys import SHARDS, shard_of
 from .model import (
     RUNS_ALONE,

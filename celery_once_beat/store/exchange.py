@@ -53,9 +53,10 @@ class Nodes:
         self._only = None if isinstance(client, RedisCluster) else self.to(client)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and the client's own."""
         for connections in list(self._connections.values()):
             connections.close()
+        self.client.close()
 
     def send(self, requests: Sequence[Request[Any]], last: bytes | None) -> list[Reply]:
         """Send each request to its server, those of one server together, with ``last`` behind them.
@@ -108,8 +109,8 @@ class Nodes:
 
     def to(self, client: Any) -> Connections:
         """Return the connections to the server of ``client``."""
-        found = self._connections.get(client)
-        return found if found is not None else self._connections.setdefault(client, Connections(client.connection_pool))
+        made = self._connections
+        return made.get(client) or made.setdefault(client, Connections(client.connection_pool))
 
 
 class Connections:

@@ -131,6 +131,10 @@ class Keys:
         """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``alerts``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"
 
+    def of_shards(self, what: str) -> list[str]:
+        """Name that key of each shard, in their order."""
+        return [self.of_shard(what, shard) for shard in range(SHARDS)]
+
     def slot_of(self, window: WindowKey) -> str:
         """Return how the keys of ``window`` begin: so they share a slot of a cluster."""
         if isinstance(window, KeyedWindow):

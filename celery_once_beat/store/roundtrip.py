@@ -51,17 +51,14 @@ _BAD_VALUE = ("value is not an integer", "value is not a valid float", "would ov
 class RoundTrip:
     """Sends to the Redis of ``settings``; connects at the first use."""
 
-    def __init__(self, settings: Settings, keys: Keys, client: Any = None) -> None:
+    def __init__(self, settings: Settings, keys: Keys) -> None:
         self.settings = settings
         self._keys = keys
-        self._given = client
         self._lazy: Nodes | None = None
 
     @property
     def _nodes(self) -> Nodes:
-        nodes = self._lazy
-        if nodes is None:
-            nodes = self._lazy = Nodes(self._given if self._given is not None else connect(self.settings))
+        nodes = self._lazy = self._lazy or Nodes(connect(self.settings))
         return nodes
 
     def close(self) -> None:
@@ -69,8 +66,6 @@ class RoundTrip:
         nodes, self._lazy = self._lazy, None
         if nodes is not None:
             nodes.close()
-            if self._given is None:
-                nodes.client.close()
 
     def one(self, request: Request[T]) -> T:
         """Send one request; raises the error that concerns it."""

@@ -120,29 +120,21 @@ class Verb(Generic[T]):
         return {word.partition(":")[0] for word in self.takes.split()} - SETTLED
 
     @_kept
-    def arguments(self) -> dict[str, Kind]:
-        """How each is written, in their order."""
-        return {name: _KINDS[kind] for name, kind in self.kinds.items()}
-
-    @_kept
     def script(self) -> str:
         """The script that the server gets."""
         code = "\n".join(text for _, text in self.source.parts)
+        given = {name: f"KEYS[{place}]" for place, name in enumerate(self.key_names, 1)}
+        for place, (name, kind) in enumerate(self.kinds.items(), 1):
+            given[name] = _KINDS[kind].read % f"ARGV[{place}]"
+        if self.more_keys:
+            given[self.more_keys] = f"{{select({len(self.key_names) + 1}, unpack(KEYS))}}"
         constants = _CONSTANTS | self.source.constants
         for more in hooks("store", "CONSTANTS"):
             constants |= more
         used = set(re.findall(r"\b[A-Z_]+\b", code))
-        declared = [f"local {name} = {value}" for name, value in constants.items() if name in used]
-        return "\n".join([*self._declared, *declared, code])
-
-    @property
-    def _declared(self) -> list[str]:
-        """The keys and arguments, by name."""
-        given = {name: f"KEYS[{place}]" for place, name in enumerate(self.key_names, 1)}
-        given |= {name: kind.read % f"ARGV[{place}]" for place, (name, kind) in enumerate(self.arguments.items(), 1)}
-        if self.more_keys:
-            given[self.more_keys] = f"{{select({len(self.key_names) + 1}, unpack(KEYS))}}"
-        return [f"local {name.upper()} = {value}" for name, value in given.items()]
+        given |= {name: value for name, value in constants.items() if name in used}
+        declared = [f"local {name.upper()} = {value}" for name, value in given.items()]
+        return "\n".join([*declared, code])
 
     @_kept
     def sha(self) -> str:
@@ -152,7 +144,7 @@ class Verb(Generic[T]):
     def request(self, keys: Mapping[str, str], more_keys: Sequence[str] = (), **arguments: Any) -> Request[T]:
         """Return the request with these arguments; of ``keys`` it takes those that it has.
 
-        Those that hooks take may be left out: they are '' then.
+        Those that hooks take may be left out: they are their feature's default then, or ''.
         """
         tail = self.tail(arguments)
         named = [*map(keys.__getitem__, self.key_names), *more_keys]
@@ -160,8 +152,8 @@ class Verb(Generic[T]):
 
     def head(self, keys: Sequence[str], settled: Mapping[str, Any]) -> str:
         """Write the command up to those arguments that aren't SETTLED; ``settled`` has those that are."""
-        fixed = [_text(settled[name], kind.write) for name, kind in self.arguments.items() if name in SETTLED]
-        count = 3 + len(keys) + len(self.arguments)
+        fixed = [_KINDS[kind].write(settled[name]) for name, kind in self.kinds.items() if name in SETTLED]
+        count = 3 + len(keys) + len(self.kinds)
         return f"*{count}\r\n{pack_words(['EVALSHA', self.sha, len(keys), *keys, *fixed])}"
 
     def tail(self, arguments: Mapping[str, Any]) -> str:
@@ -169,15 +161,17 @@ class Verb(Generic[T]):
         if not self._own <= arguments.keys() <= self.rest.keys():
             raise TypeError(f"{self.name}: found the arguments {[*arguments]}, expected {[*self.rest]}")
         words = []
-        for name, write in self.rest.items():
-            value = arguments.get(name)
+        for name, (write, default) in self.rest.items():
+            value = arguments.get(name, default)
             words.append("" if value is None else write(value))
         return pack_words(words)
 
     @_kept
-    def rest(self) -> dict[str, Callable[[Any], object]]:
-        """How each argument is written that isn't of SETTLED."""
-        return {name: kind.write for name, kind in self.arguments.items() if name not in SETTLED}
+    def rest(self) -> dict[str, tuple[Callable[[Any], object], object]]:
+        """How each argument is written that isn't of SETTLED, and what it is where it is left out."""
+        defaults = {name: value for each in hooks("store", "DEFAULTS") for name, value in each.items()}
+        kinds = ((name, kind) for name, kind in self.kinds.items() if name not in SETTLED)
+        return {name: (_KINDS[kind].write, defaults.get(name)) for name, kind in kinds}
 
     @_kept
     def key_names(self) -> list[str]:
@@ -189,10 +183,6 @@ def encode_options(options: Mapping[str, Any]) -> str:
     """Write an entry's options for ``load``: names and values, ``-`` for None."""
     written = ((name, options[name], _KINDS[row.load].write) for name, row in ROWS.items() if row.load is not None)
     return " ".join(f"{name} {'-' if value is None else write(value)}" for name, value, write in written)
-
-
-def _text(value: Any, write: Callable[[Any], object]) -> object:
-    return "" if value is None else write(value)
 
 
 def _table(names: Iterable[str]) -> str:

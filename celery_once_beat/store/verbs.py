@@ -41,11 +41,11 @@ class Store:
     returns the error that concerns one of them in its place.
     """
 
-    def __init__(self, settings: Settings, client: Any = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.keys = Keys(settings.key_prefix)
         #: The exchange with the server.
-        self.trip = RoundTrip(settings, self.keys, client)
+        self.trip = RoundTrip(settings, self.keys)
         #: The heads of requests about windows, in pieces, by script, slot and length of the entry's name. Between the
         #: pieces stands the window's start; ``_ENTRY`` stands for its entry.
         self._heads: dict[tuple[str, str, int], list[str]] = {}
@@ -88,28 +88,10 @@ class Store:
 
         Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-        return self.trip.run([self._unload(beat, entry, fingerprint=fingerprint) for entry, fingerprint in left])
-
-    def leave_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
-        """Say that the beat has rows by other names, as (entry, row); returns the same, by whichever definition.
-
-        What a row had by a name that no living beat has it by is then kept for its next load: see :func:`find_rows`.
-        """
-        return self.trip.run([self._unload(beat, entry, row=row) for entry, row in left])
-
-    def _unload(self, beat: str, entry: str, *, fingerprint: str = "", row: str = "") -> Request[str]:
-        return scripts.UNLOAD.request(self.keys.of_load(entry, row), beat=beat, fingerprint=fingerprint, row=row)
-
-    def spent(
-        self, entry: str, since: datetime, edited: datetime, now: datetime, *, disabled: bool = False
-    ) -> model.Spent | model.Unknown:
-        """Say that a one-off has had its window, and that it is being ``disabled``.
-
-        ``edited`` is its last edit that the beat knows of, ``now`` from where it counts if it was enabled again.
-        Returns :class:`Unknown` where it has to be loaded again.
-        """
-        keys = {"entry": self.entry_key(entry)}
-        return self.trip.one(scripts.SPENT.request(keys, since=since, edited=edited, disabled=disabled, from_now=now))
+        of_load, verb = self.keys.of_load, scripts.UNLOAD
+        return self.trip.run(
+            [verb.request(of_load(entry), beat=beat, fingerprint=each, row="") for entry, each in left]
+        )
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
@@ -210,7 +192,7 @@ class Store:
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
         keys = self.keys.of_beats
-        shards = [("ZREM", self.keys.of_shard("beats", shard), beat) for shard in range(SHARDS)]
+        shards = [("ZREM", key, beat) for key in self.keys.of_shards("beats")]
         raised(self.trip.send([("ZREM", keys["beats"], beat), ("HDEL", keys["reports"], beat), *shards])[0])
 
     def snapshot(self) -> model.Heartbeat:
@@ -266,37 +248,24 @@ class Store:
     # -- a worker's verbs -------------------------------------------------------------------------------------
 
     def begin_request(
-        self,
-        window: WindowKey,
-        owner: str,
-        lease: float,
-        retry: int = 0,
-        *,
-        tracked: bool = True,
-        overlap: str = "allow",
-        no_slot: str = "",
+        self, window: WindowKey, owner: str, lease: float, retry: int = 0, *, tracked: bool = True, **of_features: Any
     ) -> Request[model.Begun | model.Busy | model.Closed | model.Waits]:
         """Make the request for the right to execute ``window`` for ``lease`` seconds.
 
-        ``retry`` is the message's retry number, ``tracked`` is from its headers. ``overlap`` counts unless the entry
-        has one of its own. ``no_slot`` is the name of its limit if that has none free: so it can only wait, or end.
+        ``retry`` is the message's retry number, ``tracked`` is from its headers.
         """
-        asked = self.of_features(scripts.BEGIN, overlap=overlap, no_slot=no_slot)
-        asked |= {"owner": owner, "lease": lease, "retry": retry, "tracked": tracked}
-        return self.of_window(scripts.BEGIN, window, **asked)
+        return self.of_window(
+            scripts.BEGIN, window, owner=owner, lease=lease, retry=retry, tracked=tracked, **of_features
+        )
 
-    def begin(
-        self, window: WindowKey, owner: str, lease: float, *more: int, **options: Any
-    ) -> model.Begun | model.Busy | model.Closed | model.Waits:
+    def begin(self, *asked: Any, **more: Any) -> model.Begun | model.Busy | model.Closed | model.Waits:
         """Send what :meth:`begin_request` makes."""
-        return self.trip.one(self.begin_request(window, owner, lease, *more, **options))
+        return self.trip.one(self.begin_request(*asked, **more))
 
     @staticmethod
     def of_features(verb: Verb[Any], **arguments: object) -> dict[str, Any]:
         """Return those arguments of a verb that a feature takes; without the feature nobody does."""
-        known = verb.arguments
-        fit = arguments.keys() <= known.keys()
-        return arguments if fit else {name: value for name, value in arguments.items() if name in known}
+        return {name: value for name, value in arguments.items() if name in verb.kinds}
 
     def renew_many(self, renewals: Iterable[Renewal], more: Iterable[Request[Any]] = ()) -> list[Any]:
         """Renew leases, each for its own ``lease`` seconds from now. Returns for each Renewed, Stale, or its error.
@@ -307,32 +276,15 @@ class Store:
         return self.trip.send([*requests, *more])
 
     def hand_over(
-        self,
-        window: WindowKey,
-        owner: str,
-        fence: int,
-        retry: int,
-        delay: float,
-        start_timeout: float,
-        *,
-        tracked: bool = True,
+        self, window: WindowKey, owner: str, fence: int, retry: int, delay: float, *, tracked: bool = True
     ) -> model.HandedOver | model.Stale:
         """Give the window to retry number ``retry``, before that is published.
 
-        It is due in ``delay`` seconds, and overdue ``start_timeout`` seconds later. ``fence`` is the begin's.
+        It is due in ``delay`` seconds, and overdue the setting ``start_timeout`` later. ``fence`` is the begin's.
         """
-        return self.trip.one(
-            self.of_window(
-                scripts.HAND_OVER,
-                window,
-                owner=owner,
-                fence=fence,
-                retry=retry,
-                delay=delay,
-                start_timeout=start_timeout,
-                tracked=tracked,
-            )
-        )
+        asked: dict[str, Any] = {"owner": owner, "fence": fence, "retry": retry, "delay": delay, "tracked": tracked}
+        asked["start_timeout"] = self.settings.start_timeout
+        return self.trip.one(self.of_window(scripts.HAND_OVER, window, **asked))
 
     def finish(self, ending: Ending) -> model.Finished | model.Again | model.Stale:
         """Record the end of one execution."""
@@ -464,11 +416,7 @@ def store_of(app: Celery) -> Store:
     Safe to call from several threads: setdefault is one atomic step. No lock: a child that is forked while another
     thread holds one would wait for ever.
     """
-    instead = store_instead(app)
-    if instead is not None:
-        return instead
-    store = _stores.get(app)
-    return store if store is not None else _stores.setdefault(app, Store(Settings.from_app(app)))
+    return store_instead(app) or _stores.get(app) or _stores.setdefault(app, Store(Settings.from_app(app)))
 
 
 def store_instead(app: Celery) -> Store | None:

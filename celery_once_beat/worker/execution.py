@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry, WorkerTerminate
 from celery.platforms import EX_FAILURE
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from celery_once_beat import signals
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreUnavailableError
@@ -152,10 +153,7 @@ class Execution(WindowExecution):
         return self._send_hand_over(fence, self.retry, 0.0)
 
     def _send_hand_over(self, fence: int, retry: int, delay: float) -> Any:
-        start_timeout = self.store.settings.start_timeout
-        return self.store.hand_over(
-            self.key, self.owner, fence, retry, delay, start_timeout, tracked=self.window.tracked
-        )
+        return self.store.hand_over(self.key, self.owner, fence, retry, delay, tracked=self.window.tracked)
 
     def hand_over(self, options: dict[str, Any], publish: Callable[[], Any]) -> Any:
         """Give the window to the retry that ``publish`` sends with these ``apply_async`` options; return its result."""
@@ -309,15 +307,9 @@ class Execution(WindowExecution):
 def _delay(options: dict[str, Any]) -> float:
     """Seconds until a message with these options is due.
 
-    A naive eta is UTC, as Celery's worker reads it (``celery.worker.request.Request``, ``maybe_make_aware``). Raises as
-    Celery does for what no date can be, before the window is given to a retry that can't be published.
+    A naive eta is UTC, as Celery's worker reads it (``celery.worker.request.Request``). Raises as Celery does for what
+    no date can be, before the window is given to a retry that can't be published.
     """
-    eta = options.get("eta")
-    if isinstance(eta, str):
-        eta = datetime.fromisoformat(eta.replace("Z", "+00:00"))
-    if isinstance(eta, datetime):
-        if eta.tzinfo is None:
-            eta = eta.replace(tzinfo=timezone.utc)
-        return max((eta - datetime.now(timezone.utc)).total_seconds(), 0.0)
-    now = datetime.now(timezone.utc)
-    return max((now + timedelta(seconds=options.get("countdown") or 0) - now).total_seconds(), 0.0)
+    eta, now = maybe_iso8601(options.get("eta")), datetime.now(timezone.utc)
+    due = maybe_make_aware(eta) if eta else now + timedelta(seconds=options.get("countdown") or 0)
+    return max((due - now).total_seconds(), 0.0)

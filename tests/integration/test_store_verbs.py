@@ -1517,7 +1517,7 @@ def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
     found = store.overdue("b", datetime.now(timezone.utc) + timedelta(seconds=PUBLISH + 1), 10)
     assert [each for shard in found.shards for each in shard] == [key]
     begun = store.begin(key, "A", LEASE)
-    assert store.hand_over(key, "A", begun.fence, 1, 0.0, START) == r.HandedOver()
+    assert store.hand_over(key, "A", begun.fence, 1, 0.0) == r.HandedOver()
     begun = store.begin(key, "B", LEASE, 1)
     assert store.renew_many([(key, "B", begun.fence, LEASE, True)]) == [r.Renewed()]
     assert store.finish(Ending(key, "B", begun.fence, "done")) == r.Finished()
@@ -1679,7 +1679,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     ),
     "hand over": (STATES["running"], lambda s: s.hand_over("A", 1), r.HandedOver),
     "hand over a key": (
-        _keyed_runs, lambda s: s.store.hand_over(_keyed(s), "A", s.fences["A"], 1, 1.0, 1.0), r.HandedOver
+        _keyed_runs, lambda s: s.store.hand_over(_keyed(s), "A", s.fences["A"], 1, 1.0), r.HandedOver
     ),
     "finish": (STATES["running"], lambda s: s.finish("A"), r.Finished),
     "finish, failed": (STATES["running"], lambda s: s.finish("A", "failed"), r.Finished),

@@ -222,7 +222,7 @@ class History:
         owner, retry = self.owner, self.retry
         retry += 1
         reply = self.store.hand_over(
-            self.window(), owner, self.fence(owner), retry, self.rng.choice([0.0, 2.04, 100.04]), 600.04,
+            self.window(), owner, self.fence(owner), retry, self.rng.choice([0.0, 2.04, 100.04]),
             tracked=self.rng.random() < 0.93,
         )  # fmt: skip
         if isinstance(reply, r.HandedOver):
@@ -250,7 +250,7 @@ def write_histories(server: RedisServer, number: int, seed: int, write: Callable
     client = redis.Redis(host="127.0.0.1", port=server.port, socket_timeout=60)
     settings = Settings(
         redis_url=server.url(), lease=LEASE, retention=86_400.04, history_size=1, claim_lease=10.04,
-        publish_timeout=10.04, marker_ttl=600.04,
+        publish_timeout=10.04, marker_ttl=600.04, start_timeout=600.04,
     )  # fmt: skip
     store = Store(settings)
     time = _BEGINNING + timedelta(days=1)

@@ -21,12 +21,13 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from celery_once_beat.beat import BeatEntry, OnceSchedulerMixin, log_left_out
 from celery_once_beat.errors import DatabaseUnavailableError, OnceError, StoreUnavailableError
 from celery_once_beat.logs import Outage, about, get_logger
-from celery_once_beat.store import EntryAccount, RowSeen, Spent, Unknown, find_rows, left_rows
+from celery_once_beat.store import EntryAccount, Spent, Unknown
 from celery_once_beat.windows import Window
 from celery_once_beat.wording import shown
 
 from .database import Database, alone, one_line
 from .entry import OnceModelEntry, WrongEntry, as_entries, instant
+from .row_store import RowSeen, find_rows, leave_rows, left_rows, mark_spent
 from .source import RowSource
 
 logger = get_logger(__name__)
@@ -178,7 +179,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         says_nothing: set[tuple[str, str]] = set()
         if held:
             with suppress(StoreUnavailableError):
-                replies = zip(left, self.store.leave_many(self.beat_id, left), strict=True)
+                replies = zip(left, leave_rows(self.store, self.beat_id, left), strict=True)
                 says_nothing = {pair for pair, reply in replies if not _is_known(reply)}
             found = ask()
         self._waiting = {unloaded[row].name for row in found}
@@ -265,7 +266,7 @@ class OnceDatabaseScheduler(OnceSchedulerMixin, DatabaseScheduler):  # type: ign
         if entry.cursor is not None and since > entry.cursor:
             self.entries.reload(entry.name)  # another beat saw it disabled and enabled again, which this one didn't
             return False
-        ask = partial(self.store.spent, name, since, entry.source.edited_at, self.clock.now())
+        ask = partial(mark_spent, self.store, name, since, entry.source.edited_at, self.clock.now())
         spent = ask()
         if spent == Spent():
             self._database.disable(entry.source, lambda: _agrees(ask))
@@ -307,7 +308,7 @@ def _read_alone(rows: Any, pk: Any, name: str) -> Any:
 
 
 def _is_known(reply: str | OnceError) -> bool:
-    """Whether a reply to ``leave_many`` is about the row's old name."""
+    """Whether a reply of ``leave_rows`` is about the row's old name."""
     return reply != "unknown" and isinstance(reply, (str, StoreUnavailableError))
 
 

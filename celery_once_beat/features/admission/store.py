@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.store import SHARDS, ActedOn, Store, codec, member_of
+from celery_once_beat.store import ActedOn, Store, codec, member_of
 from celery_once_beat.store.scripts import WINDOW, Request, Verb
 from celery_once_beat.windows import WindowKey
 
@@ -54,6 +54,9 @@ _KEYS = "slots waiting fewest called"
 ACQUIRE_SLOT = Verb("acquire_slot", _KEYS, _ACQUIRED, _read_acquire, waits=True, feature="admission")
 RENEW_SLOT = Verb("renew_slot", "slots waiting", _RENEWED, codec.read_word, waits=True, feature="admission")
 RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
+#: ``overlap`` is the task's, which counts unless the entry has one of its own. ``no_slot`` is the name of the window's
+#: limit if that has none free: so it can only wait, or end.
+DEFAULTS = {"overlap": "allow"}
 OF_EXECUTIONS = (ACQUIRE_SLOT, RENEW_SLOT, RELEASE_SLOT)
 FREE_SLOTS = Verb("free_slots", _KEYS, "most:number", _read_free_slots, feature="admission")
 LEAVE_LINE = Verb("leave_line", "waiting called", "window", codec.read_word, feature="admission")
@@ -93,7 +96,7 @@ def find_due(
 ) -> tuple[list[FreeSlots | OnceError], list[WindowKey]]:
     """Return the free slots of each limit, and windows that are overdue at ``now`` (aware UTC), ``most`` a shard."""
     until = codec.epoch_ms(now)
-    commands = [("ZRANGEBYSCORE", store.keys.open(shard), "-inf", until, "LIMIT", 0, most) for shard in range(SHARDS)]
+    commands = [("ZRANGEBYSCORE", key, "-inf", until, "LIMIT", 0, most) for key in store.keys.of_shards("open")]
     found = store.trip.send([*ask_free_slots(store, limits), *commands])
     members = [codec.read_members(each) for each in found[len(limits) :] if not isinstance(each, OnceError)]
     return found[: len(limits)], [window for shard in members for window in shard if window is not None]

@@ -62,9 +62,7 @@ def settle(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
 
 def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Request[Begun | Busy | Closed | Elsewhen]:
     """As :meth:`Store.begin_request`; answers :class:`Elsewhen` where the server's time lies outside of the window."""
-    asked: dict[str, Any] = store.of_features(BEGIN, overlap="allow", no_slot="")
-    asked |= {"owner": owner, "lease": lease, "retry": 0, "now_only": True, "ends_at": window.end}
-    return store.of_window(BEGIN_NOW, window, **asked)
+    return store.of_window(BEGIN_NOW, window, owner=owner, lease=lease, retry=0, now_only=True, ends_at=window.end)
 
 
 def note_child(store: Store, parent: Window, name: str, sent_as: str) -> list[tuple[Any, ...]]:
@@ -74,6 +72,14 @@ def note_child(store: Store, parent: Window, name: str, sent_as: str) -> list[tu
     key, child = store.keys.of_entry("children", parent.entry), f"{format_instant(parent.start)} {sent_as} {name}"
     life = ms(store.settings.retention)
     return [("LPUSH", key, child), ("LTRIM", key, 0, _MOST_CHILDREN - 1), ("PEXPIRE", key, life)]
+
+
+def read_children(store: Store, entry: str, start: datetime) -> list[tuple[str, str]]:
+    """Return name and task id of each child of an entry's window that is noted, in the order of their calls."""
+    (texts,) = store.trip.read([("LRANGE", store.keys.of_entry("children", entry), 0, -1)])
+    of_window, noted = f"{format_instant(start)} ", () if isinstance(texts, OnceError) else reversed(texts)
+    found = [text.removeprefix(of_window).partition(" ") for text in noted if text.startswith(of_window)]
+    return [*dict.fromkeys((name, task_id) for task_id, _, name in found)]
 
 
 def claim_key(

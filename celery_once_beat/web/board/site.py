@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.lookup import Lookup
+from celery_once_beat.features.keyed.store import read_children
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import View, WindowStatus
 from celery_once_beat.windows import format_instant, parse_instant
@@ -103,7 +103,7 @@ class _Site:
         self._collector = None if OnceCollector is None else OnceCollector()
         self._zone: tzinfo = view.app.timezone
         self._settings = view.settings
-        self._lookup = Lookup(view.store)
+        self._store = view.store
         self._closing = closing
         self.templates = templates = make_templates(words.plain(view.app.main or "celery"), self._zone)
         self._grid = Grid(templates, self._zone)
@@ -135,7 +135,7 @@ class _Site:
         window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
         children: list[tuple[str, str]] = []
         with suppress(OnceError):
-            children = await asyncio.to_thread(self._lookup.children, line.entry, window.start)
+            children = await asyncio.to_thread(read_children, self._store, line.entry, window.start)
         templates, of_window = self._settings.board_links, words.fields_of(window, line.entry, line.status.task)
         return self._story(
             request,
