@@ -150,7 +150,11 @@ class WindowExecution(ABC):
         match self.ask_until_answered(lambda: self.store.finish(ending)):
             case Finished():
                 self.state = "recorded"  # before its signals: a receiver hears them once
-                self._signal_end(outcome, error, failure)
+                if error is None:
+                    signals.window_succeeded.send(sender=self.sender, window=self.window)
+                else:
+                    signals.window_failed.send(sender=self.sender, window=self.window, exception=error, failure=failure)
+                self.signal_closed(outcome)
             case Again(after=after):
                 self.state = "recorded"
                 why = f" ({printable(failure)})" if failure else ""
@@ -163,13 +167,6 @@ class WindowExecution(ABC):
         self.lease.end()
         fence = self.lease.renewal.fence
         return Ending(self.key, self.owner, fence, outcome, again_after, self.window.tracked, failure)
-
-    def _signal_end(self, outcome: str, error: BaseException | None, failure: str) -> None:
-        if error is None:
-            signals.window_succeeded.send(sender=self.sender, window=self.window)
-        else:
-            signals.window_failed.send(sender=self.sender, window=self.window, exception=error, failure=failure)
-        self.signal_closed(outcome)
 
     def signal_closed(self, outcome: str) -> None:
         """Signal that the window has ended."""

@@ -36,10 +36,10 @@ class Notes:
     before: Any = None
     #: Of a direct call, while it runs.
     running: Running | None = None
+    #: Its window if it has no execution, once somebody has looked at it.
+    window: Window | None = None
 
     def __init__(self) -> None:
-        #: Without an execution: its window, the first of these.
-        self.windows: list[Window] = []
         #: Of the process that has the call. A forked one has a copy, and may outlive the call.
         self.process_id = os.getpid()
 

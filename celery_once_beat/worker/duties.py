@@ -7,7 +7,7 @@ that nobody would get. A change by ``add_consumer`` or ``cancel_consumer`` is in
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -36,77 +36,54 @@ _MOST = 200
 Duty = Callable[[Store], "float | None"]
 
 
-class Duties:
-    """The duties of one worker, until it shuts down."""
-
-    def __init__(self, app: Celery, owner: str) -> None:
-        self._app = app
-        self._owner = owner
-        #: Each with when it is due, by ``clock.steady``.
-        self._due: dict[Duty, float] = {}
-        self._stopped = threading.Event()
-        self._logged = Logged()
-
-    def add(self, duty: Duty) -> None:
-        """Add one, before the start."""
-        self._due[duty] = steady()
-
-    def start(self) -> None:
-        """Do them from now on."""
-        threading.Thread(target=self._run, name="once-duties", daemon=True).start()
-
-    def stop(self) -> None:
-        """Do none any more."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        store: Store | None = None
-        while self._due and not self._stopped.wait(max(min(self._due.values()) - steady(), 0.0)):
-            if state.should_stop is not None or state.should_terminate is not None:
-                break
-            duty = min(self._due, key=self._due.__getitem__)
-            try:
-                store = store or Store(Settings.from_app(self._app))
-                seconds = duty(store)
-                self._logged.end(duty)
-            except Exception as exc:  # noqa: BLE001  # whatever becomes of one try, the next one may do better
-                seconds = _AGAIN
-                self._log(duty, exc)
-            del self._due[duty]
-            if seconds is not None:
-                self._due[duty] = steady() + seconds
-        if store is not None:
-            with suppress(OnceError):  # then readers see when it was heard of last
-                store.consume_no_more(self._owner)
-            store.close()
-
-    def _log(self, duty: Duty, exc: Exception) -> None:
-        """Log once what only people can mend."""
-        lasts = isinstance(exc, OnceError) and not isinstance(exc, StoreUnavailableError)
-        log = logger.warning if lasts and self._logged.is_new(duty, str(exc)) else logger.debug
-        log("once: this worker can't say what it does: %s", exc, extra=about("consumed_unsaid", owner=self._owner))
-
-
-#: Consumers of Celery's → their duties.
-_duties: WeakKeyDictionary[Any, Duties] = WeakKeyDictionary()
+#: Consumers of Celery's → what ends their duties.
+_stopped: WeakKeyDictionary[Any, threading.Event] = WeakKeyDictionary()
 
 
 def start_duties(consumer: Any) -> None:
     """Start the duties of the worker that has this consumer of Celery's. Called again, it changes nothing."""
-    if consumer in _duties:
-        return
-    duties = _duties[consumer] = Duties(consumer.app, worker_name(consumer.hostname))
-    duties.add(partial(report_queues, ref(consumer)))
-    for hook in hooks("worker", "on_consumer"):
-        hook(consumer, duties)
-    duties.start()
+    if consumer not in _stopped:
+        of_features = [hook(consumer) for hook in hooks("worker", "on_consumer")]
+        duties = [partial(report_queues, ref(consumer)), *of_features]
+        _stopped[consumer] = do_duties(consumer.app, worker_name(consumer.hostname), duties)
 
 
 @worker_shutting_down.connect(weak=False)  # from here on it consumes nothing, and its bodies may still run for long
 @worker_shutdown.connect(weak=False)
 def _stop(**_: Any) -> None:
-    for duties in list(_duties.values()):
-        duties.stop()
+    for stopped in list(_stopped.values()):
+        stopped.set()
+
+
+def do_duties(app: Celery, owner: str, duties: Iterable[Duty]) -> threading.Event:
+    """Do the duties of a worker, ``owner``, from now on in a thread; returns what ends them."""
+    stopped = threading.Event()
+    threading.Thread(target=partial(_do, app, owner, duties, stopped), name="once-duties", daemon=True).start()
+    return stopped
+
+
+def _do(app: Celery, owner: str, duties: Iterable[Duty], stopped: threading.Event) -> None:
+    store, logged = Store(Settings.from_app(app)), Logged()
+    #: When each is due, by ``clock.steady``.
+    due = dict.fromkeys(duties, steady())
+    while due and not stopped.wait(max(min(due.values()) - steady(), 0.0)):
+        if state.should_stop is not None or state.should_terminate is not None:
+            break
+        duty = min(due, key=due.__getitem__)
+        try:
+            seconds = duty(store)
+            logged.end(duty)
+        except Exception as exc:  # noqa: BLE001  # whatever becomes of one try, the next one may do better
+            seconds = _AGAIN
+            lasts = isinstance(exc, OnceError) and not isinstance(exc, StoreUnavailableError)
+            log = logger.warning if lasts and logged.is_new(duty, str(exc)) else logger.debug  # what people can mend
+            log("once: this worker can't say what it does: %s", exc, extra=about("consumed_unsaid", owner=owner))
+        del due[duty]
+        if seconds is not None:
+            due[duty] = steady() + seconds
+    with suppress(OnceError):  # then readers see when it was heard of last
+        store.consume_no_more(owner)
+    store.close()
 
 
 def report_queues(of: ref[Any], store: Store) -> float | None:

@@ -34,8 +34,7 @@ class Errands:
     """The errands of one process and app."""
 
     def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._store: Store | None = None
+        self._store = Store(Settings.from_app(app))
         self._threads = Threads(1, "once-errands")
         #: What isn't sent yet, each with the function that gets the error if it can't be sent.
         self._unsent: dict[Future[None], Unrecorded] = {}
@@ -60,13 +59,9 @@ class Errands:
             if unrecorded is not None:
                 unrecorded(StoreUnavailableError("this worker ends, and Redis hasn't answered"))
 
-    def _own_store(self) -> Store:
-        self._store = self._store or Store(Settings.from_app(self._app))
-        return self._store
-
     def _send(self, send: Callable[[Store], object], unrecorded: Unrecorded, seconds: float) -> None:
         try:
-            ask_until_answered(lambda: send(self._own_store()), seconds, unrecorded)
+            ask_until_answered(lambda: send(self._store), seconds, unrecorded)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is logged
             unrecorded(OnceError(repr(exc)))
 

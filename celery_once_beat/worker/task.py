@@ -86,12 +86,8 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         Not ``on_bound``, which users override: Celery's own does nothing, so they don't call it.
         """
         bound = super().bind(app)
-        if cls.__call__ is not OnceTask.__call__ and not hasattr(cls.__call__, "_once_wrapped"):
-            held = inspect.getattr_static(cls, "__call__")
-            cls.__call__ = _wrap(held, OnceTask._begin_and_call)  # type: ignore[method-assign]
-        if cls.before_start is not _Task.before_start and not hasattr(cls.before_start, "_once_wrapped"):
-            held = inspect.getattr_static(cls, "before_start")
-            cls.before_start = _wrap(held, OnceTask._begin_before)  # type: ignore[method-assign]
+        _wrap_own(cls, "__call__", OnceTask.__call__, OnceTask._begin_and_call)
+        _wrap_own(cls, "before_start", _Task.before_start, OnceTask._begin_before)
         if cls.track_started:
             cls._once_track_started, cls.track_started = True, False
         return bound
@@ -142,10 +138,9 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         notes = notes_of(request)
         if notes.execution is not None:
             return notes.execution.window  # type: ignore[no-any-return]
-        if not notes.windows:
-            # Threads of a body may ask at once: all get the first that was made.
-            notes.windows.append(_window_of(request, self._context_of(request)))
-        return notes.windows[0]
+        if notes.window is None:  # of several threads the first decides
+            vars(notes).setdefault("window", _window_of(request, self._context_of(request)))
+        return cast("Window", notes.window)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the body; if it was sent for a window, only if that is this delivery's to execute."""
@@ -171,10 +166,10 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         request: Any = self.request_stack.top
         super().pop_request()
         if request is not None and request.called_directly:
-            running = notes_of(request).running
+            notes = notes_of(request)
+            running, notes.running = notes.running, None
             if running is not None:
                 running.end()
-                notes_of(request).running = None
 
     def _begin_and_call(self, body: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
         """Call the body; if its message was sent for a window, begin that, and record its end.
@@ -297,12 +292,10 @@ class OnceTask(TaskMethods, TaskOptions, _Task):
         notes = notes_of(request)
         if notes.context is None:
             # A direct call has no hooks, and task.run() no request: where one looks, the body runs.
-            running = request is None or request.called_directly
+            running = notes.entered + (request is None or request.called_directly)
             replaced = getattr(request, "replaced_task_nesting", 0)
             settings = partial(Settings.from_app, self.app, connects=False)
             context = context_class()(settings, running=running, replaced=replaced)
-            for _ in range(notes.entered):
-                context.__enter__()
             vars(notes).setdefault("context", context)  # of several threads the first decides
         return cast("BodyContext", notes.context)
 
@@ -408,11 +401,11 @@ def _never_awaited(task: OnceTask) -> SettingError:
     )
 
 
-def _wrap(held: Any, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> Callable[..., Any]:
-    """Let ``run`` call what a subclass's ``__call__`` or ``before_start`` is: many don't call ``super()``.
-
-    ``held`` is what its class holds: mostly a function.
-    """
+def _wrap_own(cls: Any, name: str, of_base: object, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> None:
+    """Let ``run`` call what a subclass's own ``__call__`` or ``before_start`` is: many don't call ``super()``."""
+    own, held = getattr(cls, name), inspect.getattr_static(cls, name)  # what the class holds: mostly a function
+    if own is of_base or hasattr(own, "_once_wrapped"):
+        return
 
     @wraps(held)
     def call(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
@@ -420,7 +413,7 @@ def _wrap(held: Any, run: Callable[[OnceTask, Callable[[], Any]], Any]) -> Calla
         return run(self, partial(bound, *args, **kwargs))
 
     call._once_wrapped = True  # type: ignore[attr-defined]  # noqa: SLF001  # our own function
-    return call
+    setattr(cls, name, call)
 
 
 def current_window() -> Window | None:
@@ -447,8 +440,7 @@ def _window_of(request: Any, context: BodyContext) -> Window:
         except OnceError:  # the task fails for it; its hooks have a window all the same
             window = None
         if window is not None:
-            window = replace(window, _context=context)
-            return replace(window, _held=_always) if request.is_eager else window
+            return replace(window, _context=context, _held=_always if request.is_eager else window._held)  # noqa: SLF001
     call = request.id if request is not None and request.id else str(uuid.uuid4())
     begun = _first_begun(request)
     return Window(call, begun, None, tracked=False, scheduled=False, _held=_always, _context=context)
@@ -458,8 +450,8 @@ def _first_begun(request: Any) -> datetime:
     """Return when this call, or the first one that it retries, began; a hook may have looked before."""
     first = None if request is None else find_call(request.id, vars(request), request.headers)
     notes = notes_of(request)
-    if first is None and notes.windows and not notes.windows[0].scheduled:
-        first = notes.windows[0].start
+    if first is None and notes.window is not None and not notes.window.scheduled:
+        first = notes.window.start
     return first or datetime.fromtimestamp(notes.began or time.time(), timezone.utc)
 
 

@@ -32,7 +32,7 @@ from celery_once_beat.features.reserved.worker import Reserved, read_waiting
 from celery_once_beat.store import store_of
 from celery_once_beat.windows import decode_headers
 from celery_once_beat.worker import leases
-from celery_once_beat.worker.duties import Duties, report_queues
+from celery_once_beat.worker.duties import do_duties, report_queues
 from celery_once_beat.worker.request import OnceRequest
 
 from .installed import ReservedRequests
@@ -294,12 +294,11 @@ class Worker:
         self.app = make_app(world, {})
         for _ in range(self._wanted):
             self._add_child()
-        self._duties = Duties(self.app, self.hostname)
-        self._duties.add(partial(report_queues, ref(self)))
+        duties: list[Any] = [partial(report_queues, ref(self))]
         if "reserved" in FEATURES:
-            self._duties.add(Reserved(read_waiting).check)
+            duties.append(Reserved(read_waiting).check)
         self._connect()
-        self._duties.start()
+        self._duties = do_duties(self.app, self.hostname, duties)
         while True:
             what, *rest = self.inbox.get()
             if what == "stop":
@@ -474,7 +473,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         world, kernel = self.world, self.world.kernel
-        self._duties.stop()
+        self._duties.set()
         self.task_consumer = None
         # What isn't begun goes back; what runs ends.
         while True:

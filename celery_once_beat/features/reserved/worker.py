@@ -30,7 +30,7 @@ from celery_once_beat.logs import get_logger
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Confirmed, Store
 from celery_once_beat.windows import PUT_BACK, WindowKey, find_among
-from celery_once_beat.worker.duties import Duties
+from celery_once_beat.worker.duties import Duty
 from celery_once_beat.worker.message import DELIVERY
 from celery_once_beat.worker.request import OnceRequest, delivery_of
 
@@ -190,7 +190,7 @@ def read_waiting(request: Any, settings: Settings) -> Waiting | None:
     return Waiting(delivery.key, delivery.retry, min(lease, settings.start_timeout), host_of(delivery.owner))
 
 
-def on_consumer(consumer: Any, duties: Duties) -> None:
+def on_consumer(consumer: Any) -> Duty:
     """Check what the worker has reserved every so often, and let copies take no token of a rate limit."""
-    duties.add(Reserved(read_waiting, consumer).check)
     limit_windows(consumer, name_of_copies)
+    return Reserved(read_waiting, consumer).check
