@@ -23,7 +23,7 @@ tasks don't pay for the store. Its parts, lowest first. Each imports only those 
 - ``pytest_plugin``: the fixtures of ``testing``
 
 One window, in the order of the files: ``beat/scheduler``, ``beat/entries``, ``beat/claiming``, ``store/verbs``,
-``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/base``, ``store/verbs``. Overdue:
+``beat/publishing``; then ``worker/task``, ``worker/execution``, ``worker/leases``, ``worker/base``. Overdue:
 ``beat/recovery``. Shown: ``lookup/lookup``, ``status/report``.
 
 PYTEST_DONT_REWRITE: pytest would warn of it wherever this is imported before pytest looks for plugins.

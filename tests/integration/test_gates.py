@@ -29,7 +29,7 @@ from processes import Processes, wait_until
 from redis.connection import AbstractConnection
 from servers import RedisServer
 
-from celery_once_beat import OnceScheduler, OnceTask
+from celery_once_beat import OnceScheduler, OnceTask, worker
 from celery_once_beat.store import Begun, Ending, store_of
 from celery_once_beat.windows import Window, encode_headers
 
@@ -108,6 +108,7 @@ def test_a_worker(procs: Processes, redis_url: str, tmp_path: Path) -> None:
     check(worker_Python_calls=window - plain, worker_Python_calls_of_a_task_without_a_window=without - plain)
     passed = execute(procs, redis_url, tmp_path / "stack")["passed"]
     passed = passed[[name.endswith(" traced") for name in passed].index(True) :]
+    assert re.findall(r"^    (\w+/\w+\.py \w+)", str(worker.__doc__), re.MULTILINE) == passed
     check(
         worker_functions_on_the_stack_of_a_begin=len(passed),
         worker_their_files=len({name.split()[0] for name in passed}),
