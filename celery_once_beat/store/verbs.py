@@ -199,10 +199,6 @@ class Store:
         """Return the server's time and who lives; changes nothing."""
         return self.trip.one(self._heartbeat("", lives=False))
 
-    def beats(self) -> tuple[str, ...]:
-        """Return the beats alive; changes nothing."""
-        return self.snapshot().beats
-
     def apps(self, beats: Sequence[str]) -> dict[str, str | None]:
         """Return which app each of ``beats`` is of; None if it hasn't reported that, or it can't be read."""
         if not beats:

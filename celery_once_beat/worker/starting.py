@@ -113,6 +113,6 @@ def _beats_that_claim(app: Any) -> int | None:
     """How many beats claim windows now; None if Redis doesn't say."""
     try:
         with closing(Store(Settings.from_app(app))) as store:
-            return len(store.beats())
+            return len(store.snapshot().beats)
     except OnceError:
         return None

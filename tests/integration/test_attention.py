@@ -201,6 +201,6 @@ def test_foreign_numbers(system: System) -> None:
     assert 'celery_once_beat_windows_total{entry="good",outcome="done"}' in system.once("metrics")
     orders = [order["what"] for order in json.loads(system.once("orders", "--json"))]
     assert orders == ["unreadable", "pause"]
-    wait_until(lambda: system.store.beats() == (), "the beat has left", 30)
+    wait_until(lambda: system.store.snapshot().beats == (), "the beat has left", 30)
     with system.client() as client:
         client.zrem(f"once:{{{shard_of('scored')}}}:open", member)

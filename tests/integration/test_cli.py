@@ -76,7 +76,7 @@ def test_the_status_of_a_pair(system: System, once: Once) -> None:
     system.settings = SLOWLY
     system.check_law = False
     beats, _ = system.pair(pool="solo")
-    wait_until(lambda: len(system.store.beats()) == 2, "both live", 60)
+    wait_until(lambda: len(system.store.snapshot().beats) == 2, "both live", 60)
     system.wait_done(2, "good")
     wait_until(lambda: system.outcomes("failing").get("failed"), "one has failed", 60)
     (start,) = list(system.recorded("good"))[-1:]
@@ -458,7 +458,7 @@ def test_the_doctor_names_what_to_set(start_redis: Callable[..., RedisServer], s
     assert found["beats"]["verdict"] == "warn"
     assert found["scheduler"]["advice"] == "beat_scheduler = 'once', or start beat with -S once"
     beats = [system.beat(f"beat{number}") for number in (1, 2)]
-    wait_until(lambda: len(system.store.beats()) == 2 and system.store.account("tick"), "both live", 60)
+    wait_until(lambda: len(system.store.snapshot().beats) == 2 and system.store.account("tick"), "both live", 60)
     sick = once("doctor")
     assert sick.exit_code == 1
     for line in (
@@ -533,7 +533,7 @@ def test_apps_that_share_their_keys_are_named(system: System, once: Once) -> Non
     wait_until(system.store.beats, "it lives", 60)
     with system.client() as client:
         wait_until(lambda: client.keys("shop:once:*:entry:tick"), "the other has keys of its own", 60)
-    assert len(system.store.beats()) == 1
+    assert len(system.store.snapshot().beats) == 1
     beats.append(system.beat("two", settings={**shop, "once_beat_key_prefix": "once:"}))
     for beat, names in (
         (beats[1], "'once_app' ('shop:'), this one of 'once_app'"),

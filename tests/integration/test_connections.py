@@ -144,7 +144,7 @@ def test_tls(start_redis: Callable[..., RedisServer], system: System, authoritie
     start_redis("redis", args=options)
     refused = pytest.raises(StoreUnavailableError, match="certificate verify failed")
     with closing(Store(Settings(redis_url=tls_url(options, wrong)))) as store, refused:
-        store.beats()
+        store.snapshot().beats
     with connected(system, tls_url(options, right)):
         runs_windows(system)
 
@@ -309,7 +309,7 @@ def exercise(user: Stage, admin: Stage) -> None:
         write_orders(user.store, {user.store.new_id(): Order("abandon", "nightly", "anna")})
     user.abandon(running=True)
     user.store.leave("beat-1")
-    user.store.beats()
+    user.store.snapshot().beats
     admin.raw.set(user.entry_key, "x", ex=60)
     with pytest.raises(OnceError, match="holds a string, expected a hash"):
         user.begin("D")
@@ -443,8 +443,8 @@ def test_another_database_needs_select(any_server: RedisServer) -> None:
         set_user(any_server, *rules)
         store = Store(Settings(redis_url=any_server.url(1), redis_options={"username": "once", "password": SECRET}))
         if works:
-            assert store.beats() == ()
+            assert store.snapshot().beats == ()
         else:
             with pytest.raises(StoreUnavailableError, match="select"):
-                store.beats()
+                store.snapshot().beats
         store.close()

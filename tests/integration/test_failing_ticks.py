@@ -24,7 +24,7 @@ def test_failing_ticks_are_seen(system: System, tmp_path: Path) -> None:
     system.worker().wait_ready()
     beat = system.beat(FAILS=str(fails)).wait_ready()
     system.wait_done(1)
-    (name,) = system.store.beats()
+    (name,) = system.store.snapshot().beats
     assert system.once("ping", "--beat", name) == f"{name}\n"
     fails.touch()
     beat.wait_log("a tick failed: LookupError")

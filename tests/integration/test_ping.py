@@ -29,8 +29,8 @@ def test_a_beat_that_lives_is_found_until_it_ends(system: System) -> None:
         assert client.keys() == [], "a probe writes nothing"
 
     beat = system.beat().wait_ready()
-    wait_until(lambda: len(system.store.beats()) == 1, "the beat has said that it lives", 60)
-    (name,) = system.store.beats()
+    wait_until(lambda: len(system.store.snapshot().beats) == 1, "the beat has said that it lives", 60)
+    (name,) = system.store.snapshot().beats
     for arguments in ([], ["--beat", name], ["--beat", socket.gethostname()]):
         found = ping(system, *arguments)
         assert (found.exit_code, found.log) == (0, f"{name}\n")

@@ -54,7 +54,7 @@ def test_an_is_due_that_raises_is_seen(system: System, tmp_path: Path) -> None:
     why = "LookupError('no such table')"
     wait_until(lambda: why in system.once("ping"), "the beat says so", 30)
     assert f"entry tick is left out: {why}\n" in system.once("ping")
-    (name,) = system.store.beats()
+    (name,) = system.store.snapshot().beats
     assert json.loads(system.once("ping", "--json"))["left_out"].items() >= {"tick": why}.items()
     words = f"beat {name} leaves it out: {why}"
     assert words in system.once("status")

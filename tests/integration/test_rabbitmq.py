@@ -114,7 +114,7 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
             beat.wait_log("the broker takes no messages, since its memory or its disk is full; nothing is claimed", 60)
         cursor = system.account().cursor
         wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=BEAT_TTL + 3), "windows pass", 60)
-        assert len(system.store.beats()) == 2
+        assert len(system.store.snapshot().beats) == 2
         assert system.account().cursor == cursor
         beats.pop().stop()
     beats[0].wait_log("the broker answers again", 60)
