@@ -252,8 +252,8 @@ class Stage:
         """The window's state as anyone may read it: its run key first, then ``open``, then the cursor."""
         run = self.raw.get(self.run_key)
         if run is not None and not run.startswith("done:"):
-            kind, first, *_ = run.split(":")
-            return f"running {first}" if kind == "run" else f"waiting {first}"
+            kind, number, owner = run.split(":", 2)
+            return f"running {owner}" if kind == "run" else f"waiting {number}"
         if self.deadline() is not None:
             return "open" if run is None else "open, done"
         account = self.store.account(ENTRY)

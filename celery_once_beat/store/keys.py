@@ -17,7 +17,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:late                    <name>@<start> → when the window is late, server ms; as its longest-lived entry
     {7}:ends                    <name>@<start> of those → how it ended and isn't done; as that
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
-    {7}:run:<name>:<start>      run:<owner>:<fence>, the lease | wait:<n>:<owner>, until the retry is due |
+    {7}:run:<name>:<start>      run:<fence>:<owner>, the lease | wait:<n>:<owner>, until the retry is due |
                                 done:<outcome>:<owner>, marker_ttl; where it alone decides, the retention longer,
                                 or the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer

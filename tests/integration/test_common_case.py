@@ -58,7 +58,7 @@ ACCOUNT: tuple[tuple[object, ...], ...] = (
     ("celery", "-"),
 )  # fmt: skip
 BEGUN: tuple[tuple[object, ...], ...] = ((1, 2), (NOW - 500,), (0, 1), *ACCOUNT[3:10], OWNERS, *ACCOUNT[11:])
-RUNS = (None, f"run:{OWNERS[0]}:{NOW - 500}", f"run:{OWNERS[1]}:5", f"wait:1:{OWNERS[0]}", f"done:done:{OWNERS[0]}")
+RUNS = (None, f"run:{NOW - 500}:{OWNERS[0]}", f"run:5:{OWNERS[1]}", f"wait:1:{OWNERS[0]}", f"done:done:{OWNERS[0]}")
 
 
 def without_times(script: str) -> str:

@@ -184,9 +184,9 @@ def test_a_stale_end_isnt_recorded(redis_url: str, raw: redis.Redis, caplog: pyt
     turn = once("stale", **YEARLY, url=redis_url)
     with turn as window:
         (key,) = raw.keys("once:*run:stale:*")
-        raw.set(key, "run:elsewhere:9:1", px=60_000)
+        raw.set(key, "run:1:elsewhere:9", px=60_000)
     assert window is not None
-    assert raw.get(key) == "run:elsewhere:9:1"
+    assert raw.get(key) == "run:1:elsewhere:9"
     assert [record.action for record in caplog.records if hasattr(record, "action")] == ["window_stale"]
 
 

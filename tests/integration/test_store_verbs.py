@@ -1405,7 +1405,7 @@ FOREIGN: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = [
     (("entry_key",), ("a set",), ("load", "pause", "account", "spent")),
     (("history_key",), ("a set",), ("claim", "expired, n=0")),
     (("once:beats",), ("a set",), ("heartbeat", "overdue", "leave")),
-    (("run_key",), ("garbage", "run:A", "run:A:x", "wait:x:A", ""), HOLDING),
+    (("run_key",), ("garbage", "run:A", "run:x:A", "wait:x:A", ""), HOLDING),
     (("v", "fence"), ("garbage",), OPEN),
     (("v",), ("garbage",), ("load",)),
     ((ACCOUNT,), ("garbage", "1 2 3", "a b c d e f g h i owner beat"), (*OPEN, "expired, n=0", "backfill")),

@@ -35,7 +35,7 @@ def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
     fence = stage.now() - ran
     account[1], account[5] = str(fence), str(fence - queued)
     stage.raw.hset(stage.entry_key, field, " ".join(account))
-    stage.raw.set(stage.run_key, f"run:A:{fence}", px=30_000)
+    stage.raw.set(stage.run_key, f"run:{fence}:A", px=30_000)
     stage.fences["A"] = fence
 
 

@@ -435,7 +435,7 @@ class World:
             return
         entry, start = window.entry, format_instant(window.start)
         found = self._run_key(window)
-        if not found.startswith("done:") and not found.endswith(f":{window.fence}"):
+        if not found.startswith("done:") and not found.startswith(f"run:{window.fence}:"):
             self.wrong.append(
                 f"held: at {self.at} {process.name} is told that it holds {start} of {entry} by {window.fence}, "
                 f"the store says {found or 'nobody'}"

@@ -1,4 +1,4 @@
--- The run key of a window: run:<owner>:<fence>, wait:<retry>:<owner> or done:<outcome>:<owner>.
+-- The run key of a window: run:<fence>:<owner>, wait:<retry>:<owner> or done:<outcome>:<owner>.
 
 -- include: values
 
@@ -11,28 +11,17 @@ local function run_state(key)
   if not value then
     return nil
   end
-  local owner, fence = string.match(value, '^run:(.*):(%d+)$')
-  fence = owner and whole(fence)
-  if fence then
-    return 'run', owner, fence
-  end
-  local retry
-  retry, owner = string.match(value, '^wait:(%d+):(.*)$')
-  retry = retry and whole(retry)
-  if retry then
-    return 'wait', owner, retry
-  end
-  local outcome
-  outcome, owner = string.match(value, '^done:(%a+):(.*)$')
-  if outcome then
-    return 'done', owner, outcome
+  local kind, detail, owner = string.match(value, '^(%l+):(%w+):(.*)$')
+  local number = kind and whole(detail)
+  if kind == 'done' and not number or number and (kind == 'run' or kind == 'wait') then
+    return kind, owner, number or detail
   end
   error('BADDATA ' .. (key or RUN) .. ' is neither run:, wait: nor done:')
 end
 
 -- `fence` is its text.
 local function set_running(fence)
-  redis.call('SET', RUN, 'run:' .. OWNER .. ':' .. fence, 'PX', LEASE)
+  redis.call('SET', RUN, 'run:' .. fence .. ':' .. OWNER, 'PX', LEASE)
 end
 
 -- The marker lives for the retention if it alone shows that the window ended, else for the marker_ttl.
