@@ -59,7 +59,7 @@ begin-done | store/lua/begin.lua | a window that is done isn't begun
 - if kind == 'done' or before_the_order then
 + if false then
 begin-passed | store/lua/begin.lua | a window behind the cursor that isn't open is over, also when its marker has expired
-- if not open and TRACKED and is_behind_cursor() then
+- if not window and TRACKED and is_behind_cursor() then
 -   return refuse('closed', '')
 - end
 begin-waiting | store/lua/begin.lua | while a window waits for a retry only that retry begins
@@ -126,7 +126,7 @@ hand-over-releases | store/lua/hand_over.lua | a window that was handed over is 
 - window.retry, window.state = RETRY, 'retry'
 + window.retry, window.state = RETRY, 'held'
 hand-over-repeated | store/lua/hand_over.lua | a hand-over that is sent again answers as it did, however late
-- if open and not kind and window.state == 'retry'
+- if window and not kind and window.state == 'retry'
 + if false and window.state == 'retry'
 hand-over-marker | store/lua/hand_over.lua | a window that was handed over is held by nobody
 - redis.call('DEL', RUN) -- frees memory first
@@ -154,7 +154,7 @@ close-counts | store/lua/pieces/plain_end.lua | each outcome is counted once
 - local counted = int(check_count(name) + 1)
 + local counted = int(check_count(name) + 2)
 take-deadline | store/lua/take.lua | only what is overdue is taken
-- if tonumber(deadline) > NOW then
+- if window.deadline > NOW then
 + if false then
 take-held | store/lua/take.lua | what somebody holds isn't taken
 - if kind then
@@ -189,8 +189,8 @@ confirm-revision | store/lua/confirm.lua | a confirm that comes late changes not
 - if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
 + if false then
 confirm-held | store/lua/confirm.lua | a confirm changes nothing of a window that is begun
-- local window = not kind and is_open() and read_window()
-+ local window = is_open() and read_window()
+- local window = not kind and read_window()
++ local window = read_window()
 confirm-moves | store/lua/confirm.lua | a confirm puts the deadline off
 - write_window(window, NOW + delay)
 + local _ = delay

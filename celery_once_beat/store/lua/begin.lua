@@ -24,8 +24,7 @@ if refused then
 end
 entry = read_entry()
 local kind, owner, detail = run_state()
-local open = TRACKED and is_open()
-local window = open and read_window()
+local window = TRACKED and read_window()
 -- See protocol.py: a fence. The account's may be larger than the entry's: a claim takes it from a run key.
 local fence = math.max(entry.fence + 1, window and window.fence + 1 or 0, NOW)
 
@@ -76,18 +75,18 @@ if kind == 'done' or before_the_order then
   return refuse('closed', '')
 end
 -- This owner has begun before, and its run key has expired since: nobody else began.
-local began = open and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
+local began = window and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
 if began or kind == 'run' and owner == OWNER then
   fence = int(began and window.fence or detail)
   redis.call('DEL', RUN) -- frees memory first: see touch_entry
   set_running(fence) -- so that the lease runs anew, and WAIT has a write to wait for
-  if not open then
+  if not window then
     return answer(fence, on_begin_alone(true) or 1)
   end
   set_deadline(NOW + LEASE + MARGIN)
   return answer(fence, window.attempts, on_begin(window))
 end
-if kind == 'run' and not (open or TRACKED and is_behind_cursor()) then
+if kind == 'run' and not (window or TRACKED and is_behind_cursor()) then
   return {'busy', 'runs alone'}
 end
 if kind == 'run' then
@@ -96,11 +95,11 @@ end
 if kind == 'wait' and detail ~= RETRY then
   return refuse('busy', detail == NO_RETRY and 'waiting to run again' or 'waiting for retry ' .. int(detail))
 end
-if not open and TRACKED and is_behind_cursor() then
+if not window and TRACKED and is_behind_cursor() then
   return refuse('closed', '')
 end
 
-if not open then
+if not window then
   if before_begin() then
     return {'busy', 'runs alone'} -- nobody would publish it again
   end

@@ -27,12 +27,11 @@ local moved = entry.cursor ~= FROM_CURSOR
 if moved and START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
   -- The reply to this beat's claim was lost; whatever has come since, the answer is the same.
   redis.call('PEXPIRE', CLAIM, MARKER_TTL)
-  local open = is_open()
-  if passes or MODE == 'untracked' and not open then
+  local window = read_window()
+  if passes or MODE == 'untracked' and not window then
     return {'claimed', 0, '0', 0}
   end
-  local window = read_window()
-  if MODE == 'run' and open and window.revision == 1 and window.beat == BEAT then
+  if MODE == 'run' and window and window.revision == 1 and window.beat == BEAT then
     return {'claimed', 1, window.expires, 0}
   end
 end
@@ -69,7 +68,7 @@ local function open_window(mine, missed)
   -- doesn't, it is overdue after its deadline.
   return mine and {'claimed', window.revision, window.expires, missed} or {'moved', START, missed}
 end
-local itself_open = is_open()
+local itself_open = read_window()
 if MODE == 'run' and MISSED_COUNT == 0 and not itself_open and not run_state() then -- most; see begin
   return open_window(mark_claim(), 0)
 end
@@ -81,13 +80,11 @@ end
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
 -- All are read before the first write. Returns what writes it, nil for a window that was missed.
 local function find_known(run_key, start)
-  local deadline = redis.call('ZSCORE', OPEN, member_of(start))
-  if deadline then
-    local account = redis.call('HGET', ENTRY, 'w:' .. start)
-    local window = account and read_account(account, start) or new_window('-', 0)
+  local window = find_window(start, redis.call('HGET', ENTRY, 'w:' .. start))
+  if window then
     window.backfill = 0 -- the schedule has come to it: it counts as any other window
     return function()
-      write_window_at(start, member_of(start), window, deadline)
+      write_window_at(start, member_of(start), window, window.deadline)
     end
   end
   local kind, owner, detail = run_state(run_key)
@@ -97,7 +94,7 @@ local function find_known(run_key, start)
       redis.call('HINCRBY', ENTRY, 'c:' .. detail, 1)
     end
   elseif kind then
-    local window = new_window(BEAT, 0)
+    window = new_window(BEAT, 0)
     -- Not this beat's to publish: a claim that is repeated must not find revision 1.
     window.owner, window.publishes, window.revision = owner, 0, 2
     local left = math.max(redis.call('PTTL', run_key), 0)

@@ -15,7 +15,8 @@
 
 entry = read_entry()
 local kind, owner = settle()
-if not is_open() then
+local window = read_window()
+if not window then
   if OUTCOME == 'unknown' and not kind and entry.cursor then
     touch_entry()
     redis.call('HSET', ENTRY, 'discarded', int(NOW) .. ' ' .. OWNER)
@@ -25,7 +26,6 @@ if not is_open() then
   end
   return {'closed', OUTCOME}
 end
-local window = read_window()
 if BY_SCHEDULE and window.backfill == 1 then
   return {'unchanged'}
 end
@@ -43,7 +43,7 @@ if OUTCOME == 'unknown' or too_early then
   -- The beat that published it may confirm only now: that would put it off.
   window.revision, window.taken = window.revision + 1, SENT
   local by_whom = too_early and {} or {'discarded', int(NOW) .. ' ' .. OWNER}
-  write_window(window, math.min(NOW + soon, tonumber(redis.call('ZSCORE', OPEN, MEMBER))), unpack(by_whom))
+  write_window(window, math.min(NOW + soon, window.deadline), unpack(by_whom))
   return {'sooner'}
 end
 -- An execution that died is for recovery; but one that was revoked would be discarded each time that it comes.

@@ -17,7 +17,7 @@ local NOT_YET = 3
 
 entry = read_entry()
 local kind, owner, outcome = run_state()
-local window = not kind and is_open() and read_window()
+local window = not kind and read_window()
 if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
   return {'unchanged'}
 end

@@ -16,10 +16,9 @@
 
 entry = read_entry()
 local kind, owner, detail = run_state()
-local open = is_open()
+local window = read_window()
 -- Most windows end here; see begin.
-if kind == 'run' and owner == OWNER and open and not AGAIN and FAILURE == '' and not wants_close() then
-  local window = read_window()
+if kind == 'run' and owner == OWNER and window and not AGAIN and FAILURE == '' and not wants_close() then
   end_window(window, OUTCOME, OWNER, NOW - window.fence)
   return 'finished'
 end
@@ -38,12 +37,10 @@ if kind == 'done' then
   return 'finished'
 end
 local verdict = hold(kind, owner)
-if not verdict and open and not kind then
-  local window = read_window()
-  if (window.state == 'again' or window.state == 'again_due') and is_owner(window.owner) then
-    touch_entry()
-    return {'again', int(math.max(redis.call('ZSCORE', OPEN, MEMBER) - NOW, 0))} -- the reply to its finish was lost
-  end
+local runs_again = window and not kind and (window.state == 'again' or window.state == 'again_due')
+if runs_again and is_owner(window.owner) then
+  touch_entry()
+  return {'again', int(math.max(window.deadline - NOW, 0))} -- the reply to its finish was lost
 end
 local later = verdict and on_end_alone(verdict, detail)
 if later then
@@ -52,7 +49,7 @@ end
 if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
 end
-if not open then
+if not window then
   redis.call('DEL', RUN) -- frees memory first
   mark_done(OWNER, OUTCOME, true)
   return 'finished'
@@ -63,7 +60,6 @@ local function remember_failure()
     keep_newest(FAILURES, MOST_FAILURES)
   end
 end
-local window = read_window()
 local again = AGAIN and (entry.retry_failed_after or AGAIN) or 0
 if again > 0 and window.attempts < most_attempts() then
   redis.call('DEL', RUN)

@@ -13,9 +13,8 @@ if verdict == 'wait' and detail == RETRY then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'handed over'}
 end
-local open = is_open()
-local window = open and read_window()
-if open and not kind and window.state == 'retry' and window.retry == RETRY and is_owner(window.owner)
+local window = read_window()
+if window and not kind and window.state == 'retry' and window.retry == RETRY and is_owner(window.owner)
   and int(window.fence) == FENCE then
   touch_entry()
   return {'handed over'} -- the reply to this one was lost, and the run key has expired since
@@ -25,10 +24,10 @@ if verdict ~= 'run' then
 end
 -- Where it isn't open the run key alone decides, so it must outlive the wait for a worker too. From what is left of it beyond
 -- that a claim knows when the retry is due.
-local hold_for = DELAY + MARGIN + (open and 0 or RETENTION)
+local hold_for = DELAY + MARGIN + (window and 0 or RETENTION)
 redis.call('DEL', RUN) -- frees memory first
 redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))
-if open then
+if window then
   window.attempts = math.max(window.attempts - 1, 0)
   window.retry, window.state = RETRY, 'retry'
   window.publishes, window.taken, window.revision = 1, 0, window.revision + 1

@@ -14,11 +14,11 @@
 
 entry = read_entry()
 local kind, owner, outcome = settle()
-local deadline = tonumber(redis.call('ZSCORE', OPEN, MEMBER))
-if not deadline and kind == 'done' and owner == BEAT and outcome == 'dropped' then
+local window = read_window()
+if not window and kind == 'done' and owner == BEAT and outcome == 'dropped' then
   return {'closed', 'dropped'} -- the reply to that was lost
 end
-if not deadline or deadline > NOW then
+if not window or window.deadline > NOW then
   return {'no'}
 end
 if not entry.cursor then
@@ -32,7 +32,7 @@ end
 local still_untracked = {}
 local loaders, _, mine = read_loaders(redis.call('HGET', ENTRY, 'loaders'))
 -- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
-local others = WHY == 'untracked' and deadline > NOW - BEAT_TTL
+local others = WHY == 'untracked' and window.deadline > NOW - BEAT_TTL
 for _, loader in ipairs(loaders) do
   if is_untracked_by(loader.beat) then
     still_untracked[#still_untracked + 1] = loader.beat
@@ -57,7 +57,7 @@ if kind then
   return {'no'}
 end
 if WHY == 'untracked' then
-  close_window(read_window(), 'dropped', BEAT)
+  close_window(window, 'dropped', BEAT)
   return {'closed', 'dropped'}
 end
 set_deadline(NOW + DELAY)

@@ -17,8 +17,8 @@
 
 entry = read_entry()
 local kind, owner, detail = settle()
-local deadline = redis.call('ZSCORE', OPEN, MEMBER)
-if not deadline then
+local window = read_window()
+if not window then
   if kind == 'done' and owner == BEAT then
     return {'closed', detail} -- the reply to this beat's take was lost
   end
@@ -27,12 +27,11 @@ end
 if entry.fingerprint ~= FINGERPRINT then
   return {'no', 'superseded'}
 end
-local window = read_window()
 local function answer()
   return {'taken', window.revision, window.retry, window.attempts, window.expires, window.publishes,
     window.backfill == 1 and window.claimed or '0'}
 end
-if tonumber(deadline) > NOW then
+if window.deadline > NOW then
   if window.taken == 1 and window.beat == BEAT and not kind then
     touch_entry()
     return answer() -- the reply to this beat's take was lost

@@ -12,9 +12,9 @@
 -- The start of another window that has the turn: it runs, waits for its retry, or died and a beat may recover it still.
 local function turn_holder()
   local start = last_that_began()
-  local window, deadline = another(start)
-  if window and is_taken_up(window)
-    and (deadline > NOW or deadline + PATIENCE > NOW and not ended_by_rule(window)) then
+  local window = another_taken_up(start)
+  local ahead = window and window.deadline - NOW
+  if ahead and (ahead > 0 or ahead + PATIENCE > 0 and not ended_by_rule(window)) then
     return start
   end
 end
@@ -36,8 +36,8 @@ local function read_line()
     local start = string.match(fields[place], '^w:(.*)$')
     if start and start ~= START and is_instant(start) then
       -- pcall: an account that can't be read is its own window's trouble.
-      local readable, window = pcall(read_account, fields[place + 1], start)
-      if readable and in_line(window) and redis.call('ZSCORE', OPEN, member_of(start)) then
+      local readable, window = pcall(find_window, start, fields[place + 1])
+      if readable and window and in_line(window) then
         found[#found + 1] = {start = start, window = window}
       end
     end

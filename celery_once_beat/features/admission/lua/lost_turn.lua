@@ -8,8 +8,8 @@ local function admission_lost_turn()
   if entry.overlap == 'allow' or by_task and not start then
     return false -- nobody says that windows of the entry run one by one
   end
-  local window, deadline = another(start)
-  if window and is_taken_up(window) and deadline > NOW then
+  local window = another_taken_up(start)
+  if window and window.deadline > NOW then
     return true
   end
   touch_entry()

@@ -7,10 +7,10 @@
 -- include: entry, window
 
 entry = read_entry()
-if not is_open() then
+local window = read_window()
+if not window then
   return {'over'}
 end
-local window = read_window()
 if window.state ~= 'waits_slot' or window.taken ~= 0 then
   return {'unchanged'}
 end

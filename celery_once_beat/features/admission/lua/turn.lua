@@ -6,17 +6,14 @@ local function last_that_began()
   return instant_field('running', redis.call('HGET', ENTRY, 'running') or nil)
 end
 
--- Whether the window has begun, and neither waits nor is to run again. An execution has it, or its retry does, if its
--- deadline lies ahead, too.
 local function is_taken_up(window)
   return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
 end
 
--- Another window of the entry and its deadline; nil where it isn't open.
-local function another(start)
+-- Another window of the entry that is open, has begun, and neither waits nor is to run again; else nil. An execution has
+-- it, or its retry does, if its deadline lies ahead, too.
+local function another_taken_up(start)
   local account = start and start ~= START and redis.call('HGET', ENTRY, 'w:' .. start)
-  if not account then
-    return nil
-  end
-  return read_account(account, start), tonumber(redis.call('ZSCORE', OPEN, member_of(start)) or 0)
+  local window = account and find_window(start, account)
+  return window and is_taken_up(window) and window
 end

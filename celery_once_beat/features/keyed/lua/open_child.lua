@@ -8,7 +8,7 @@
 -- include: entry, run, window
 
 entry = read_entry()
-local window = is_open() and read_window()
+local window = read_window()
 if run_state() or window and (window.beat ~= CLAIMANT or window.revision ~= 1) then
   return {'taken'}
 end

@@ -12,7 +12,8 @@
 
 entry = read_entry()
 local kind, owner = settle()
-if not is_open() then
+local window = read_window()
+if not window then
   if kind ~= 'done' or owner ~= OWNER then
     return {'unchanged'}
   end
@@ -22,7 +23,6 @@ end
 if kind == 'run' and not RUNNING then
   return {'busy', 'running'}
 end
-local window = read_window()
 close_window(window, 'cancelled', window.owner)
 mark_done(OWNER, 'cancelled', not is_behind_cursor()) -- the history says who ran it last, the marker who gave it up
 return {'finished'}

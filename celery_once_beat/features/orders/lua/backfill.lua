@@ -13,8 +13,8 @@ if not entry.cursor and not WAITS then
   return {'unknown'}
 end
 local kind = settle()
-if is_open() then
-  local window = read_window()
+local window = read_window()
+if window then
   if window.backfill == 1 and window.beat == BEAT and window.revision == 1 and not kind then
     touch_entry()
     return {'claimed', 1, '0', window.claimed}
@@ -26,7 +26,7 @@ if kind and kind ~= 'done' then
 end
 redis.call('DEL', RUN)
 redis.call('SET', CLAIM, BEAT, 'PX', MARKER_TTL)
-local window = new_window(BEAT, 0)
+window = new_window(BEAT, 0)
 window.backfill = 1
 write_window(window, NOW + OVERDUE_IN)
 return {'claimed', 1, '0', int(NOW)}

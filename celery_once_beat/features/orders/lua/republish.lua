@@ -7,7 +7,8 @@
 -- include: entry, window
 
 entry = read_entry()
-if not is_open() or read_window().taken ~= SENT then
+local window = read_window()
+if not window or window.taken ~= SENT then
   return {'unchanged'}
 end
 touch_entry()

@@ -11,10 +11,10 @@
 
 entry = read_entry()
 local kind, _, detail = run_state()
-if not is_open() or kind == 'run' or kind == 'done' or kind == 'wait' and detail ~= RETRY then
+local window = read_window()
+if not window or kind == 'run' or kind == 'done' or kind == 'wait' and detail ~= RETRY then
   return {'unchanged'}
 end
-local window = read_window()
 local waits_without_message = is_waiting(window) and window.taken == 0 -- this is a late copy
 if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 or waits_without_message then
   return {'unchanged'}

@@ -11,8 +11,9 @@ end
 -- If the run key says done but the window is open, close it now. Returns the run state.
 local function settle()
   local kind, owner, detail = run_state()
-  if kind == 'done' and is_open() then
-    close_window(read_window(), detail, owner)
+  local window = kind == 'done' and read_window()
+  if window then
+    close_window(window, detail, owner)
   end
   return kind, owner, detail
 end

@@ -15,8 +15,8 @@ local function hold(kind, holder)
   if kind then
     return is_owner(holder) and kind or nil
   end
-  if is_open() then
-    local window = read_window()
+  local window = read_window()
+  if window then
     local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
     return its_own and not lost_turn() and 'run' or nil
   end

@@ -2,10 +2,6 @@
 
 -- include: entry
 
-local function is_open()
-  return redis.call('ZSCORE', OPEN, MEMBER) ~= false
-end
-
 -- An account is nine numbers, then state, owner, beat and queue; see read_account. `claimed` and `expires` (0: never),
 -- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
 -- window moves: a confirm with an older revision is late. `taken` is 1 from a take to the next confirm, begin, end or wait,
@@ -48,9 +44,25 @@ local function is_new(window)
   return window.fence == 0 and window.backfill == 0
 end
 
--- The window of this verb. Where the hash was lost while it is open, it has no account.
+local function member_of(start)
+  return string.sub(MEMBER, 1, -(#START + 1)) .. start
+end
+
+-- A window of the entry by its account, with its `deadline`; nil if it isn't open. Where the hash was lost while it is open,
+-- it has no account.
+local function find_window(start, account)
+  local deadline = redis.call('ZSCORE', OPEN, member_of(start))
+  if not deadline then
+    return nil
+  end
+  local window = account and read_account(account, start) or new_window('-', 0)
+  window.deadline = tonumber(deadline)
+  return window
+end
+
+-- The window of this verb.
 local function read_window()
-  return entry.account and read_account(entry.account, START) or new_window('-', 0)
+  return find_window(START, entry.account)
 end
 
 -- `...` are further fields of the entry hash and their values, here and below.
@@ -71,8 +83,4 @@ end
 
 local function set_deadline(at)
   redis.call('ZADD', OPEN, 'XX', at, MEMBER)
-end
-
-local function member_of(start)
-  return string.sub(MEMBER, 1, -(#START + 1)) .. start
 end
