@@ -219,8 +219,8 @@ load-loaded-at | store/lua/load.lua | a first load is later than all that are kn
 - local loaded_at = first and math.min(math.max(NOW, latest + 1), 999999999999999) or LOADED_AT
 + local loaded_at = first and 1 or LOADED_AT
 set-in-force | features/runtime/lua/set.lua | a definition that is set is put in force in the same step
-- put_in_force(mark, redis.call('HGET', ENTRY, 'cursor'))
-+ local _ = mark
+- put_in_force(change.mark)
++ local _ = change
 sweep-away | store/lua/sweep.lua | a time in which no beat got to a shard makes none of them old
 - local shift = since - math.min(math.max(since, 0), MOST_SILENT)
 + local shift = 0

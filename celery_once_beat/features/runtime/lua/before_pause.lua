@@ -9,6 +9,6 @@ local function runtime_before_pause()
   if not before or before.deleted then
     return nil
   end
-  before.number = before.paused ~= PAUSED and next_number()
+  before.change = before.paused ~= PAUSED and next_change(before)
   return before
 end

@@ -7,11 +7,11 @@
 --   text      the definition, JSON
 --   mark      the fingerprint with which beats load it: def:<version>:<request>; each set and each deletion makes a new one
 --   since     when it was set, by the server: the instant from which it counts
---   first     when it was made: from there it is owed, if no beat has loaded any version of it yet
+--   first     when it was made: from there it is owed, if no beat has loaded any version of it yet; absent: it has been paused
+--             since it was made, so it owes nothing when it is resumed
 --   at        when it changed last   words: who changed it and why, JSON
 --   paused    1; absent: not paused
 --   loaded    1; absent: no beat has loaded it
---   idle      1: it has been paused since it was made, so it owes nothing when it is resumed
 --   metadata  what users keep with it, JSON; absent: nothing
 --   deleted   1: it is kept until its open windows have their outcome, DELETED_TTL
 --
@@ -35,7 +35,7 @@ end
 
 -- nil where there is none, and none was deleted of late.
 local function read_definition()
-  local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted', 'idle')
+  local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted', 'first')
   if not fields[2] then
     return nil
   end
@@ -49,19 +49,8 @@ local function read_definition()
   end
   return {
     version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', deleted = fields[6] == '1',
-    idle = fields[7] == '1',
+    first = fields[7],
   }
-end
-
--- The version and the time of the change that this request made before: its reply was lost.
-local function made_before()
-  for _, record in ipairs(redis.call('LRANGE', CHANGES, 0, -1)) do
-    local version, at, request = string.match(record, '^(%d+)\n(%S+)\n(%S+)\n')
-    if request == REQUEST then
-      return version, at
-    end
-  end
-  return nil
 end
 
 -- An answer that repeats an earlier one writes too: WAIT only waits for writes of its own connection.
@@ -69,36 +58,48 @@ local function touch_definition()
   redis.call('HSET', DEF, 'v', VERSION)
 end
 
-local function next_number()
-  local last = redis.call('ZSCORE', DEFS, '')
-  last = last and tonumber(last) or 0
+-- The version and the time of the change that this request made before: its reply was lost.
+local function made_before()
+  for _, record in ipairs(redis.call('LRANGE', CHANGES, 0, -1)) do
+    local version, at, request = string.match(record, '^(%d+)\n(%S+)\n(%S+)\n')
+    if request == REQUEST then
+      touch_definition()
+      return version, at
+    end
+  end
+  return nil
+end
+
+-- The next change: its number, version, time and mark, as texts. The time is now, and not before the last change.
+local function next_change(before)
+  local last = tonumber(redis.call('ZSCORE', DEFS, '') or 0)
   if not (last >= 0 and last < TOO_LARGE) then
     error('BADDATA ' .. DEFS .. ' has no number of the last change')
   end
-  return math.max(NOW, last + 1)
+  local version, at = int((before and before.version or 0) + 1), instant(NOW, TIME[2] % 1000)
+  return {
+    number = int(math.max(NOW, last + 1)), version = version, at = before and before.at > at and before.at or at,
+    mark = 'def:' .. version .. ':' .. REQUEST,
+  }
 end
 
--- Now, and not before the last change.
-local function time_of_change(before)
-  local at = instant(NOW, TIME[2] % 1000)
-  return before and before.at > at and before.at or at
-end
-
-local function remember_change(version, at, what, replaced)
-  redis.call('LPUSH', CHANGES, table.concat({int(version), at, REQUEST, what, WORDS, replaced}, '\n'))
+-- What each change writes.
+local function write_change(change, what, replaced)
+  redis.call('HSET', DEF, 'v', VERSION, 'version', change.version, 'at', change.at, 'words', WORDS)
+  redis.call('LPUSH', CHANGES, table.concat({change.version, change.at, REQUEST, what, WORDS, replaced}, '\n'))
   redis.call('LTRIM', CHANGES, 0, MOST_CHANGES - 1)
+  redis.call('ZADD', DEFS, change.number, '')
 end
 
--- From here on the entry's windows count by the definition with this mark, from `since` on.
-local function put_in_force(mark, since)
-  redis.call('HSET', ENTRY, 'fingerprint', mark, 'since', since)
+-- From here on the entry's windows count by the definition with this mark.
+local function put_in_force(mark)
+  redis.call('HSET', ENTRY, 'fingerprint', mark, 'since', redis.call('HGET', ENTRY, 'cursor'))
   forget_counts()
 end
 
 -- Nothing is owed up to `at`: the cursor goes there, if it lies before, unless a living beat's own schedule has the entry.
 local function count_from(at)
   local cursor, in_force = unpack(redis.call('HMGET', ENTRY, 'cursor', 'fingerprint'))
-  redis.call('HDEL', DEF, 'idle')
   redis.call('HSET', DEF, 'first', at)
   if cursor and at > cursor and (in_force == '-' or was_set(in_force or '-')) then
     redis.call('HSET', ENTRY, 'cursor', at, 'since', at)

@@ -12,7 +12,6 @@
 local before = read_definition()
 local made, made_at = made_before()
 if made then
-  touch_definition()
   return {'done', made, made_at}
 end
 if not before or before.deleted then
@@ -23,16 +22,14 @@ if IF_VERSION and IF_VERSION ~= before.version then
 end
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
-local number, version, at = next_number(), before.version + 1, time_of_change(before)
-local mark = string.format('def:%.0f:%s', version, REQUEST)
+local change = next_change(before)
 
 redis.call('ZREM', DEFS, NAME) -- first what frees memory: a full server then allows the next write
 redis.call('ZREMRANGEBYSCORE', GONE, '-inf', int(NOW - GONE_TTL))
 redis.call('HDEL', DEF, 'paused', 'loaded')
-redis.call('HSET', DEF, 'deleted', '1', 'version', int(version), 'at', at, 'words', WORDS, 'mark', mark, 'since', at)
-remember_change(version, at, 'delete', before.text)
-redis.call('ZADD', GONE, int(number), NAME)
-redis.call('ZADD', DEFS, int(number), '')
+redis.call('HSET', DEF, 'deleted', '1', 'mark', change.mark, 'since', change.at)
+write_change(change, 'delete', before.text)
+redis.call('ZADD', GONE, change.number, NAME)
 redis.call('PEXPIRE', GONE, GONE_TTL)
 if redis.call('ZCARD', DEFS) == 1 then
   redis.call('PEXPIRE', DEFS, GONE_TTL)
@@ -40,10 +37,10 @@ end
 redis.call('PEXPIRE', DEF, DELETED_TTL)
 redis.call('PEXPIRE', CHANGES, DELETED_TTL)
 if cursor and was_set(in_force) then
-  count_from(at) -- no beat claims what was owed
-  put_in_force(mark, redis.call('HGET', ENTRY, 'cursor'))
+  count_from(change.at) -- no beat claims what was owed
+  put_in_force(change.mark)
   redis.call('HDEL', ENTRY, 'paused', 'paused_words')
   redis.call('HSET', ENTRY, 'ttl', DELETED_TTL)
   redis.call('PEXPIRE', ENTRY, DELETED_TTL)
 end
-return {'done', int(version), at}
+return {'done', change.version, change.at}

@@ -24,7 +24,6 @@ end
 local before = read_definition()
 local made, made_at = made_before()
 if made then
-  touch_definition()
   return answer('done', made, made_at, before and before.paused)
 end
 local there = before and not before.deleted
@@ -34,7 +33,7 @@ end
 local paused = PAUSED == 1 or not PAUSED and there and before.paused or false
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
-local counted = cursor or there and redis.call('HGET', DEF, 'first') or ''
+local counted = cursor or there and before.first or ''
 if there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
   if METADATA ~= '' then
@@ -42,16 +41,15 @@ if there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= 
   end
   return answer('same', int(before.version), before.at, paused)
 end
-local number, version, at = next_number(), (before and before.version or 0) + 1, time_of_change(before)
-local since = at
-local starts = not there or before.idle and not paused
-if COUNTS_FROM ~= '' and COUNTS_FROM < at and (there or COUNTS_FROM > counted) then
+local change = next_change(before)
+local since = change.at
+local starts = not there or not before.first and not paused
+if COUNTS_FROM ~= '' and COUNTS_FROM < since and (there or COUNTS_FROM > counted) then
   since = COUNTS_FROM > counted and COUNTS_FROM or counted
 end
-local mark = string.format('def:%.0f:%s', version, REQUEST)
 
-redis.call('HSET', DEF, 'v', VERSION, 'version', int(version), 'text', TEXT, 'at', at, 'words', WORDS, 'mark', mark,
-  'since', since)
+write_change(change, 'set', there and before.text or '')
+redis.call('HSET', DEF, 'text', TEXT, 'mark', change.mark, 'since', since)
 if not there then
   redis.call('HDEL', DEF, 'deleted', 'loaded', 'metadata')
 end
@@ -59,8 +57,7 @@ if METADATA ~= '' then
   redis.call('HSET', DEF, 'metadata', METADATA)
 end
 write_paused(DEF, paused)
-remember_change(version, at, 'set', there and before.text or '')
-redis.call('ZADD', DEFS, int(number), NAME, int(number), '')
+redis.call('ZADD', DEFS, change.number, NAME)
 redis.call('ZREM', GONE, NAME)
 redis.call('PERSIST', DEF)
 redis.call('PERSIST', CHANGES)
@@ -69,10 +66,10 @@ if starts or COUNTS_FROM ~= '' then
   count_from(since)
 end
 if not there and paused and COUNTS_FROM == '' then
-  redis.call('HSET', DEF, 'idle', '1')
+  redis.call('HDEL', DEF, 'first')
 end
 if cursor and (was_set(in_force) or in_force == '-') then
-  put_in_force(mark, redis.call('HGET', ENTRY, 'cursor'))
+  put_in_force(change.mark)
   write_paused(ENTRY, paused)
 end
-return answer('done', int(version), at, paused)
+return answer('done', change.version, change.at, paused)
