@@ -15,14 +15,8 @@ local fields = read_fields('since', 'spent')
 if fields[3] ~= SINCE then
   return {'unknown'}
 end
-local since, edited, again
-if fields[4] then
-  since, edited, again = string.match(fields[4], '^(%S+) (%S+) ?(%S*)$')
-  if not since or not is_instant(since) or not is_instant(edited) or again ~= '' and not is_instant(again) then
-    bad_field('spent', fields[4], 'two or three instants')
-  end
-end
-if since == SINCE then -- else it is of an earlier window
+local since, edited, again = string.match(fields[4] or '', '^(%S+) (%S+) ?(%S*)$')
+if since == SINCE then -- else it is of an earlier window, or foreign
   if again == '' and edited < EDITED then
     again = FROM_NOW
     redis.call('HSET', ENTRY, 'spent', since .. ' ' .. edited .. ' ' .. again)
