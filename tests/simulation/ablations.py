@@ -204,10 +204,10 @@ load-later | store/lua/load.lua | of the beats alive the one that loaded last is
 - if right.fingerprint ~= FINGERPRINT then
 + if false then
 load-from-now | store/lua/load.lua | a definition that is new goes on from now
-- cursor = from > cursor and from or cursor
-+ local _ = from
+- cursor = cursor and cursor > from and cursor or from
++ cursor = cursor or from
 load-cursor-back | store/lua/load.lua | the cursor never goes back
-- cursor = from > cursor and from or cursor
+- cursor = cursor and cursor > from and cursor or from
 + cursor = from
 load-counted-from | store/lua/load.lua | a definition whose load the store forgot counts from where it did
 - COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back

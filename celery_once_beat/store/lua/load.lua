@@ -34,10 +34,10 @@
 -- include: entries, entry, in_force, instants, loaders, pauses, rows
 -- hooks: before_load, on_load
 
-local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'untracked', 'row', 'paused_words')
+local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'row', 'paused_words')
 local cursor, since = fields[2], instant_field('since', fields[6])
-local comes = ROW ~= '' and fields[8] ~= ROW
-local other_row = comes and fields[8]
+local comes = ROW ~= '' and fields[7] ~= ROW
+local other_row = comes and fields[7]
 
 local others, latest = read_loaders(fields[4])
 local first = LOADED_AT == 0
@@ -62,28 +62,18 @@ if other_row and others[1] then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(others)) -- this beat has left the row before
   return {'superseded', '-', int(loaded_at)}
 end
-local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at}
+local me = {beat = BEAT, fingerprint = FINGERPRINT, at = loaded_at, untracked = ''}
 local loaders, right = {me}, me
-local function goes_before(one, other)
-  local own = not was_set(one.fingerprint)
-  if own == was_set(other.fingerprint) then
-    return own
-  end
-  return loaded_later(one, other)
-end
 for _, loader in ipairs(others) do
   loaders[#loaders + 1] = loader
   local old = was_set(loader.fingerprint) and string.match(loader.fingerprint, '^[^~]*') ~= mark
-  if not old and goes_before(loader, right) then
+  if not old and outranks(loader, right) then
     right = loader
   end
 end
 
 if cursor then
   redis.call('PEXPIRE', ENTRY, TTL) -- first what needs no memory: a full server lets what is there be loaded
-end
-if fields[7] then -- this beat may track the entry by now; if it doesn't, it reports that again
-  redis.call('HSET', ENTRY, 'untracked', (string.gsub(fields[7], '%S+', {[BEAT] = ''})))
 end
 if right.fingerprint ~= FINGERPRINT then
   redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders))
@@ -92,7 +82,7 @@ if right.fingerprint ~= FINGERPRINT then
 end
 
 if other_row then
-  put_aside(string.sub(ROW_KEY, 1, #ROW_KEY - #ROW) .. other_row, cursor, fields[5], fields[9])
+  put_aside(string.sub(ROW_KEY, 1, #ROW_KEY - #ROW) .. other_row, cursor, fields[5], fields[8])
   counts_from = counts_from ~= '' and counts_from or ROW_AT
 end
 local news, of_news = 'same', {}
@@ -100,26 +90,22 @@ local now = instant(NOW, TIME[2] % 1000)
 local function up_to_now(text)
   return text < now and text or now
 end
+local from
 if not cursor then
-  cursor, news = up_to_now(KNOWN ~= '' and KNOWN or counts_from ~= '' and counts_from or now), 'new'
+  news, from = 'new', up_to_now(KNOWN ~= '' and KNOWN or counts_from ~= '' and counts_from or now)
+  of_news = {'born', from}
+elseif (fields[3] ~= FINGERPRINT and fields[3] ~= mark) or other_row then
+  news = 'changed'
+  local go_back = instant(NOW - GO_BACK, 0)
+  from = counts_from ~= '' and up_to_now(counts_from) or first and now
+    or COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back
+elseif up_to_now(ABSENT_AT) > cursor then
+  news, from = 'back', up_to_now(counts_from > ABSENT_AT and counts_from or ABSENT_AT)
+end
+if from then
+  cursor = cursor and cursor > from and cursor or from
   since = cursor
-  of_news = {'born', cursor, 'since', since}
-else
-  local from
-  if (fields[3] ~= FINGERPRINT and fields[3] ~= mark) or other_row then
-    news = 'changed'
-    local go_back = instant(NOW - GO_BACK, 0)
-    from = counts_from ~= '' and up_to_now(counts_from) or first and now
-      or COUNTED_FROM > (since or cursor) and up_to_now(COUNTED_FROM) or go_back
-  elseif up_to_now(ABSENT_AT) > cursor then
-    news, from = 'back', up_to_now(counts_from > ABSENT_AT and counts_from or ABSENT_AT)
-  end
-  if from then
-    cursor = from > cursor and from or cursor
-    since = cursor
-    of_news = {'since', since}
-    forget_counts()
-  end
+  forget_counts()
 end
 if other_row or (comes or news == 'new') and PAUSE ~= '' then -- else somebody may have changed it since
   paused = PAUSE ~= '' and PAUSE ~= '-'
@@ -128,15 +114,15 @@ end
 if ROW ~= '' then
   of_news[#of_news + 1], of_news[#of_news + 2] = 'row', ROW
   redis.pcall('SET', ROW_KEY, '- ' .. name_of_entry(), 'PX', TTL + DAY)
-elseif fields[8] then
+elseif fields[7] then
   redis.call('HDEL', ENTRY, 'row')
 end
 for option, value in string.gmatch(OPTIONS, '(%S+) (%S+)') do
   of_news[#of_news + 1], of_news[#of_news + 2] = option, value
 end
 local in_force = stored and not stored.in_force and stored.replaced_by or FINGERPRINT
-redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'fingerprint', in_force, 'ttl', TTL,
-  unpack(of_news))
+redis.call('HSET', ENTRY, 'v', VERSION, 'loaders', listed(loaders), 'cursor', cursor, 'since', since or cursor,
+  'fingerprint', in_force, 'ttl', TTL, unpack(of_news))
 redis.call('PEXPIRE', ENTRY, TTL)
 if DEFINED ~= '' then
   list_entry(TTL)

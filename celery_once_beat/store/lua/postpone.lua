@@ -25,38 +25,29 @@ if not entry.cursor then
   redis.call('ZREM', OPEN, MEMBER)
   return {'forgotten'}
 end
-local untracked_by = WHY == 'untracked' and redis.call('HGET', ENTRY, 'untracked') or ''
-local function is_untracked_by(beat)
-  return string.find(' ' .. untracked_by .. ' ', ' ' .. beat .. ' ', 1, true)
-end
-local still_untracked = {}
+local is_known = WHY == 'untracked'
 local loaders, _, mine = read_loaders(redis.call('HGET', ENTRY, 'loaders'))
 -- A beat that isn't listed, or not yet, may track it too: then it takes the window at its next look.
-local others = WHY == 'untracked' and window.deadline > NOW - BEAT_TTL
+local others = is_known and window.deadline > NOW - BEAT_TTL
 for _, loader in ipairs(loaders) do
-  if is_untracked_by(loader.beat) then
-    still_untracked[#still_untracked + 1] = loader.beat
-  else
-    others = true
-  end
+  others = others or not is_known or loader.untracked == ''
 end
 touch_entry() -- first what needs no memory
--- Either is written once: every look asks for every window.
-if WHY == 'unknown' and mine then
+if mine and not (is_known and mine.untracked ~= '') then -- it is written once: every look asks for every window
+  if is_known then
+    mine.untracked = 'u'
+    loaders[#loaders + 1] = mine
+  end
   redis.call('HSET', ENTRY, 'loaders', listed(loaders))
 end
 if others then
-  if WHY == 'untracked' and mine and not is_untracked_by(BEAT) then
-    still_untracked[#still_untracked + 1] = BEAT
-    redis.call('HSET', ENTRY, 'untracked', table.concat(still_untracked, ' '))
-  end
   return {'no'}
 end
 if kind then
   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
   return {'no'}
 end
-if WHY == 'untracked' then
+if is_known then
   close_window(window, 'dropped', BEAT)
   return {'closed', 'dropped'}
 end

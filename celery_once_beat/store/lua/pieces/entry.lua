@@ -9,7 +9,6 @@
 --   last_done     start of the latest window that was done; absent: none
 --   fingerprint   the definition in force; '-' where all beats dropped the entry from their schedules
 --   loaders       the newest few beats that loaded it, and what each loaded; see loaders.lua
---   untracked     beats that don't track its windows, and have reported that since their last load; see postpone.lua
 --   paused        1; absent: not paused   paused_words: since when, who paused it and why, JSON, for people
 --   row           the key of the database's row that it is made of; '-': that has another name now; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
