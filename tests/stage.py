@@ -255,7 +255,7 @@ class Stage:
             kind, number, owner = run.split(":", 2)
             return f"running {owner}" if kind == "run" else f"waiting {number}"
         if self.deadline() is not None:
-            return "open" if run is None else "open, done"
+            return "open"
         account = self.store.account(ENTRY)
         if run is not None or (account and account.born < self.start <= account.cursor):
             return "closed"
@@ -323,7 +323,6 @@ _STEPS: dict[str, tuple[str, Callable[[Stage], Any]]] = {
     "waits slot": (  # its limit has no slot for it
         "published", lambda s: s.store.begin(s.window, "A", LEASE, no_slot="reports") == r.Waits(None)
     ),
-    "met done": ("published", lambda s: s.raw.set(s.run_key, "done:done:A", px=600_000)),  # open, though it says done
 }  # fmt: skip
 STATES: dict[str, Callable[[Stage], None]] = {state: methodcaller("reach", state) for state in _STEPS}
 

@@ -50,7 +50,6 @@ CASES: dict[str, tuple[str, Callable[[Stage], Any]]] = {
     "finish, late": ("died", VERBS["finish A"]),
     "finish, again": ("running", VERBS["finish A, again"]),
     "expired": ("published", VERBS["expired, n=0"]),
-    "settle": ("met done", VERBS["begin B"]),
     "backfill": ("closed", VERBS["backfill"]),
     "put off": ("published", lambda s: s.postpone([])[0]),
     "drop": ("published", lambda s: s.postpone([], why="untracked")[0]),

@@ -79,8 +79,8 @@ Unchanged                | open       | same | confirm | died; due again; again;
 Unchanged                | open       | same | unknown, n=0 | died; due again; again; waits turn; its turn; waits slot
 Unchanged                | waiting 1  | same | confirm; unconfirm; not yet; astray; take; receive, n=0 | waiting
 Unchanged                | waiting 1  | same | expired, n=0; unknown, n=0 | waiting
-Unchanged                | closed     | -    | confirm; take overdue; expired, n=0 | closed; long closed; met done
-Unchanged                | closed     | -    | unknown, n=0; abandon; abandon running | closed; long closed; met done
+Unchanged                | closed     | -    | confirm; take overdue; expired, n=0 | closed; long closed
+Unchanged                | closed     | -    | unknown, n=0; abandon; abandon running | closed; long closed
 Unchanged                | running A  | -    | confirm; take overdue; receive, n=0; expired, n=0 | ahead
 Unchanged                | running A  | -    | unknown, n=0; abandon; abandon running | ahead
 Unchanged                | unknown    | -    | confirm; take overdue; receive, n=0; expired, n=0 | lost
@@ -109,7 +109,6 @@ Confirmed                | open       | 31   | receive, n=0 | claimed; published
 Unchanged                | running B  | same | receive, n=0; unknown, n=0 | followed
 Unchanged                | open       | same | receive, n=0 | due again; again; waits turn; its turn; waits slot
 Unchanged                | closed     | -    | receive, n=0 | closed; long closed
-Unchanged                | open, done | same | receive, n=0 | met done
 Confirmed                | open       | 31   | receive, n=1 | published; due again
 Confirmed                | waiting 1  | 62   | receive, n=1; unknown, n=1 | waiting
 Unchanged                | open       | same | receive, n=1 | waits turn; its turn; waits slot
@@ -123,7 +122,7 @@ Waits                    | open       | 600  | begin A; begin B; begin B, n=1; b
 Busy                     | running A  | same | begin B; begin B, n=1; abandon | running
 Begun attempt=2          | running B  | 31   | begin B | died; taken; followed; again, taken
 Busy                     | open       | same | begin B | due again; again
-Closed outcome=          | closed     | -    | begin B | closed; long closed; met done
+Closed outcome=          | closed     | -    | begin B | closed; long closed
 Busy                     | running A  | -    | begin B | ahead
 Begun attempt=1          | running B  | -    | begin B | lost
 Begun attempt=1          | running B  | 31   | begin B; begin B, n=2 | its turn; waits slot
@@ -154,11 +153,11 @@ Stale                    | open       | same | hand over A, n=2 | waits turn; it
 Stale                    | open       | same | hand over B | died; waits turn; its turn; waits slot
 Stale                    | open       | same | finish A | claimed; published; due again; waits turn; its turn
 Stale                    | open       | same | finish A | waits slot
-Finished                 | closed     | -    | finish A | running; died; taken; closed; ahead; lost; met done
+Finished                 | closed     | -    | finish A | running; died; taken; closed; ahead; lost
 Stale                    | open       | same | finish B | died; taken; due again; again; again, taken; waits turn
 Stale                    | open       | same | finish B | its turn; waits slot
 Finished                 | closed     | -    | finish B | followed
-Stale                    | closed     | -    | finish B | closed; long closed; met done
+Stale                    | closed     | -    | finish B | closed; long closed
 Stale                    | open       | same | finish A, again | claimed; waits turn; its turn; waits slot
 Again                    | open       | 60   | finish A, again | running; died
 Again                    | open       | same | finish A, again | again; again, taken
@@ -192,7 +191,6 @@ Unchanged                | waiting 1  | same | republish | waiting
 Unchanged                | closed     | -    | republish | closed; long closed
 Unchanged                | running A  | -    | republish | ahead
 Unchanged                | unknown    | -    | republish | lost
-Confirmed                | open, done | 0    | republish | met done
 """
 ROWS = [
     (state, verb, answer.strip(), after.strip(), deadline.strip())
@@ -255,7 +253,7 @@ def test_every_state_and_verb_has_its_row() -> None:
     """The table speaks of every state and every verb that this file knows."""
     assert {row[0] for row in ROWS} == set(STATES)
     assert {row[1] for row in ROWS} == set(VERBS)
-    assert len(ROWS) == len({row[:2] for row in ROWS}) == 428
+    assert len(ROWS) == len({row[:2] for row in ROWS}) == 417
 
 
 # ------------------------------------------------------------------------------------------ leases that run out
@@ -1396,12 +1394,13 @@ def test_a_newer_versions_hash_isnt_guessed_at(stage: Stage, verb: str) -> None:
 
 
 ACCOUNT = f"w:{format_instant(nth(1))}"
-HOLDING = ("claim", "confirm", "take", "receive, n=0", "begin A", "renew A", "hand over A", "finish A", "backfill")
+HOLDING = ("claim", "take", "receive, n=0", "begin A", "renew A", "hand over A", "finish A", "backfill")
 WRITING = (*HOLDING, "expired, n=0", "abandon")
 OPEN = ("claim", "confirm", "take overdue", "begin A", "finish A")
 #: A key of the stage, or a field of the entry's hash; what a stranger put there; the verbs that name it.
 FOREIGN: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = [
-    (("entry_key", "open_key", "run_key"), ("a set",), WRITING),
+    (("entry_key", "open_key"), ("a set",), (*WRITING, "confirm")),
+    (("run_key",), ("a set",), WRITING),
     (("entry_key",), ("a set",), ("load", "pause", "account", "spent")),
     (("history_key",), ("a set",), ("claim", "expired, n=0")),
     (("once:beats",), ("a set",), ("heartbeat", "overdue", "leave")),

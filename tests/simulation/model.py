@@ -196,16 +196,12 @@ class Model:
     # -- what verbs have in common ----------------------------------------------------------------------------
 
     def _look(self, e: Entry, w: Window, a: Args) -> str:
-        """What has passed is gone; a window that is open though its marker says done is closed. Returns the marker."""
+        """What has passed is gone. Returns the marker. It says done of no window that is open: one step writes both."""
         if w.kind and self.passed(w.until):
             w.kind, w.by, w.number = "", "", 0
         if w.claimer and self.passed(w.claimer_until):
             w.claimer = ""
-        return w.kind
-
-    def _settle(self, e: Entry, w: Window, a: Args) -> str:
-        if self._look(e, w, a) == "done" and w.open:
-            self._close(e, w, a, w.number, w.by)
+        assert w.kind != "done" or not w.open or not self.rule("the end takes the window out")
         return w.kind
 
     def _passed_by(self, e: Entry, a: Args) -> bool:
@@ -319,12 +315,12 @@ class Model:
 
     def confirm(self, e: Entry, w: Window, a: Args) -> Reply:
         """Say what became of the message of a window that was claimed or taken."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         end_as = {FAILED: "failed", ASTRAY: "untracked"}.get(a.published)
         closer = f"/{a.revision}"  # revisions differ: who sends it again knows its own
         if kind == "done" and w.number == end_as and str(w.by).endswith(closer):
             return (end_as,)
-        if kind or not w.open or (a.published == NOT_YET and w.taken == SENT):
+        if not w.open or (a.published == NOT_YET and w.taken == SENT):
             return ("unchanged",)
         if w.revision != a.revision and self.rule("a confirm says its revision"):
             return ("unchanged",)
@@ -347,7 +343,7 @@ class Model:
 
     def take(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
         """Take what is overdue, to publish it again."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if not w.open:
             return ("closed", w.number) if kind == "done" and w.by == a.beat else ("no", "closed")
         if e.fingerprint != a.fingerprint:
@@ -391,7 +387,7 @@ class Model:
 
     def postpone(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
         """Put off, or end, what is overdue and no living beat can take."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if not w.open and kind == "done" and (w.by, w.number) == (a.beat, "dropped"):
             return ("closed", "dropped")
         if w.state == WAITS_TURN and not w.taken:  # as in take
@@ -417,7 +413,7 @@ class Model:
         if e.cursor is None:
             self._look(e, w, a)
             return ("unknown",)
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if w.open:
             repeats = w.backfill and w.beat == a.beat and w.revision == 1 and not kind
             return ("claimed", 1) if repeats else ("open",)
@@ -431,7 +427,7 @@ class Model:
 
     def abandon(self, e: Entry, w: Window, a: Args) -> Reply:
         """Give a window up, by order."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if not w.open:
             return ("finished",) if kind == "done" and w.by == a.owner else ("unchanged",)
         if kind == "run" and not a.running:
@@ -459,7 +455,7 @@ class Model:
 
     def begin(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911, PLR0912  # each reply where it is decided
         """Take the right to execute the window."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         overlap = a.overlap if e.overlap == "-" else e.overlap
         closed = kind == "done" or (not w.open and a.tracked and self._passed_by(e, a))
         is_open = w.open and a.tracked
@@ -543,7 +539,7 @@ class Model:
 
     def finish(self, e: Entry, w: Window, a: Args) -> Reply:  # noqa: PLR0911  # each reply where it is decided
         """Record how an execution ended; ``again``: so much later it runs again, where the entry says nothing else."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if kind == "done":
             return ("finished",) if w.by == a.owner else ("stale",)
         verdict = self._holds(e, w, a)
@@ -571,7 +567,7 @@ class Model:
 
     def close(self, e: Entry, w: Window, a: Args) -> Reply:  # each reply where it is decided
         """Say that a message was discarded before its task saw it."""
-        kind = self._settle(e, w, a)
+        kind = self._look(e, w, a)
         if not w.open:
             return ("closed", a.outcome) if kind == "done" and w.by == a.owner else ("unchanged",)
         if a.by_schedule and w.backfill:

@@ -75,8 +75,8 @@ def _read_abandon(reply: list[Any]) -> Finished | Busy | Unchanged:
 
 BACKFILL = Verb(
     "backfill",
-    f"{OF_WINDOW} claim",
-    f"{ENDING} beat overdue_in:span waits:flag",
+    "entry open run claim",
+    f"{WINDOW} marker_ttl:life beat overdue_in:span waits:flag",
     _read_backfill,
     waits=True,
     feature="orders",

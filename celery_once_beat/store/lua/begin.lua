@@ -54,8 +54,6 @@ end
 -- include: ends, newest, wait
 -- hooks: before_begin, lost_turn, on_begin, on_begin_alone
 
-settle()
-
 local function refuse(...)
   if entry.cursor then
     touch_entry()

@@ -11,10 +11,10 @@
 --                         the next copy may meet another worker
 -- An unknown task of an untracked window is noted for people, and the answer is 'unchanged': nobody publishes it again.
 
--- include: ends, entry, window
+-- include: ends, entry, run, window
 
 entry = read_entry()
-local kind, owner = settle()
+local kind, owner = run_state()
 local window = read_window()
 if not window then
   if OUTCOME == 'unknown' and not kind and entry.cursor then

@@ -11,13 +11,12 @@
 --                         that it is published again; near, if it has to be published again; or the claim is renewed
 --         {'unchanged'}   it was begun, taken or closed since
 
--- include: entry, run, window
+-- include: entry, window
 
 local NOT_YET = 3
 
 entry = read_entry()
-local kind, owner, outcome = run_state()
-local window = not kind and read_window()
+local window = read_window()
 if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
   return {'unchanged'}
 end
@@ -29,24 +28,22 @@ if window and not ends then -- most; see begin
     set_deadline(NOW + CLAIM_LEASE)
     return {'confirmed'}
   end
-  local doubled = 2 ^ math.min(math.max(window.publishes - 1, 0), 30)
-  local delay
+  local doubled = 2 ^ math.min(window.publishes - 1, 30)
+  local delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
   if PUBLISHED == 1 then
     delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
     if window.state == 'waits_turn' then
       delay = math.min(delay, PATIENCE * doubled) -- others wait for it
     end
-  else
-    delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
   end
   window.taken, window.queue = PUBLISHED == 1 and SENT or 0, QUEUE
   write_window(window, NOW + delay)
   return {'confirmed'}
 end
 
--- include: ends
+-- include: ends, run
 
-settle()
+local kind, owner, outcome = run_state()
 local closer = '/' .. int(REVISION) -- ends the owner in the marker: a repetition knows its own, since revisions differ
 if window then
   close_window(window, end_as, window.beat .. closer)

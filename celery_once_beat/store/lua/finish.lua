@@ -29,7 +29,6 @@ end
 local MOST_FAILURES = 10
 
 if kind == 'done' then
-  settle()
   if owner ~= OWNER then
     return 'stale'
   end

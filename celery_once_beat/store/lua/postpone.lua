@@ -9,11 +9,11 @@
 --         {'closed', 'dropped'}   the entry is there, and no worker would close the window
 --         {'no'}          it isn't overdue, or is another's
 
--- include: ends, entry, loaders, window
+-- include: ends, entry, loaders, run, window
 -- hooks: on_release
 
 entry = read_entry()
-local kind, owner, outcome = settle()
+local kind, owner, outcome = run_state()
 local window = read_window()
 if not window and kind == 'done' and owner == BEAT and outcome == 'dropped' then
   return {'closed', 'dropped'} -- the reply to that was lost

@@ -12,11 +12,11 @@
 --
 -- CONSUMED are the queues that workers consume, by their reports, each between blanks; '' where the beat can't tell.
 
--- include: end_rules, ends, entry, wait, window
+-- include: end_rules, ends, entry, run, wait, window
 -- hooks: before_take
 
 entry = read_entry()
-local kind, owner, detail = settle()
+local kind, owner, detail = run_state()
 local window = read_window()
 if not window then
   if kind == 'done' and owner == BEAT then

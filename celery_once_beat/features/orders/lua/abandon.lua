@@ -11,7 +11,7 @@
 -- include: ends, entry, run, window
 
 entry = read_entry()
-local kind, owner = settle()
+local kind, owner = run_state()
 local window = read_window()
 if not window then
   if kind ~= 'done' or owner ~= OWNER then

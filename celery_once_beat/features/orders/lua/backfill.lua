@@ -6,13 +6,13 @@
 --         {'open'}       it still owes its outcome, or runs; nothing changes
 --         {'unknown'}    no such entry
 
--- include: ends, entry, window
+-- include: entry, run, window
 
 entry = read_entry()
 if not entry.cursor and not WAITS then
   return {'unknown'}
 end
-local kind = settle()
+local kind = run_state()
 local window = read_window()
 if window then
   if window.backfill == 1 and window.beat == BEAT and window.revision == 1 and not kind then

@@ -1,21 +1,11 @@
 -- The end of a window.
 
--- include: plain_end, records, run, window
+-- include: plain_end, records, window
 -- hooks: on_close, on_release
 
 local function close_window(window, outcome, owner, ran)
   end_window(window, outcome, owner, ran, on_close)
   on_release()
-end
-
--- If the run key says done but the window is open, close it now. Returns the run state.
-local function settle()
-  local kind, owner, detail = run_state()
-  local window = kind == 'done' and read_window()
-  if window then
-    close_window(window, detail, owner)
-  end
-  return kind, owner, detail
 end
 
 -- End other windows as skipped. close_window ends only this script's own.
