@@ -108,7 +108,8 @@ What each failure does
   ran. A lost begin makes its execution stale, and the window runs twice. After a lost finish it runs again once its
   lease is over.
 - The store loses everything: the same. A beat that gets Unknown loads its entries anew, from the cursors that it knew.
-- A key holds something foreign: StoreDataError names it, and only that entry is affected.
+- A key holds something foreign: StoreDataError names it, and only that entry is affected. Where it is for people alone,
+  as a history is, windows go on without it.
 - Redis doesn't answer: StoreUnavailableError, after a short retry; the command may have been carried out.
 
 Counters ``c:<outcome>`` obey the conservation law (see ``EntryAccount.accounted``); ``x:<outcome>`` count backfills and

@@ -145,7 +145,7 @@ finish-again-released | store/lua/finish.lua | a window that failed is released 
 - window.state, window.retry, window.revision = 'again', 0, window.revision + 1
 + window.retry, window.revision = 0, window.revision + 1
 close-removes | store/lua/pieces/plain_end.lua | a window that has its outcome is open no longer
-- redis.call('ZREM', OPEN, MEMBER)
+- redis.call('ZREM', OPEN, member_of(start))
 + local _ = OPEN
 close-marks | store/lua/pieces/plain_end.lua | who ended a window is remembered, so that it is answered the same
 - mark_done(owner, outcome, not is_behind_cursor())

@@ -49,10 +49,6 @@ if START <= FROM_CURSOR then
   return redis.error_reply('BADDATA claim of ' .. START .. ', which is not after the cursor ' .. FROM_CURSOR)
 end
 
-if HISTORY_SIZE > 0 then
-  redis.call('LLEN', HISTORY) -- validate now: if the outcome could not be recorded, the window would restart for ever
-end
-
 local function mark_claim()
   if string.sub(START, 1, 10) ~= string.sub(FROM_CURSOR, 1, 10) then
     keep(ENTRIES) -- only loads write it, so claims renew its expiry: with the first start of each day
@@ -84,7 +80,7 @@ local function find_known(run_key, start)
   if window then
     window.backfill = 0 -- the schedule has come to it: it counts as any other window
     return function()
-      write_window_at(start, member_of(start), window, window.deadline)
+      write_window(window, window.deadline)
     end
   end
   local kind, owner, detail = run_state(run_key)
@@ -94,7 +90,7 @@ local function find_known(run_key, start)
       redis.call('HINCRBY', ENTRY, 'c:' .. detail, 1)
     end
   elseif kind then
-    window = new_window(BEAT, 0)
+    window = new_window(BEAT, 0, start)
     -- Not this beat's to publish: a claim that is repeated must not find revision 1.
     window.owner, window.publishes, window.revision = owner, 0, 2
     local left = math.max(redis.call('PTTL', run_key), 0)
@@ -109,7 +105,7 @@ local function find_known(run_key, start)
       if kind == 'wait' then
         redis.call('PEXPIRE', run_key, int(left))
       end
-      write_window_at(start, member_of(start), window, NOW + left + MARGIN)
+      write_window(window, NOW + left + MARGIN)
     end
   end
 end
@@ -131,8 +127,9 @@ end
 local outcome = MODE == 'cancel' and 'cancelled' or 'missed'
 if missed > 0 then
   check_count('c:' .. outcome)
-  make_room()
-  remember(newest_missed, outcome, int(NOW), 0, 0, missed, BEAT, '-')
+  local passed = new_window(BEAT, 0, newest_missed)
+  passed.attempts = missed
+  remember(passed, outcome, '-')
   redis.call('HINCRBY', ENTRY, 'c:' .. outcome, missed)
 end
 for _, start in ipairs(entry.paused == '1' and {} or passed_over) do -- of a paused entry nobody is alerted

@@ -25,7 +25,7 @@ local function goes_before(one, other)
   local function rank(window)
     return window.state == 'waits_slot' and 0 or is_new(window) and 2 or 1
   end
-  local first, second = rank(one.window), rank(other.window)
+  local first, second = rank(one), rank(other)
   return first < second or first == second and one.start < other.start
 end
 
@@ -38,7 +38,7 @@ local function read_line()
       -- pcall: an account that can't be read is its own window's trouble.
       local readable, window = pcall(find_window, start, fields[place + 1])
       if readable and window and in_line(window) then
-        found[#found + 1] = {start = start, window = window}
+        found[#found + 1] = window
       end
     end
   end
@@ -58,7 +58,7 @@ local function waits_for(window)
     return holder
   end
   local first = entry.waits and read_line()[1]
-  return first and goes_before(first, {start = START, window = window}) and first.start or nil
+  return first and goes_before(first, window) and first.start or nil
 end
 
 -- If nobody has the turn, the first in line is overdue now; unless its message is out, or it waits for a slot.
@@ -69,7 +69,7 @@ local function call_next()
   local first = read_line()[1]
   if not first then
     no_line()
-  elseif first.window.state == 'waits_turn' and first.window.taken == 0 then
+  elseif first.state == 'waits_turn' and first.taken == 0 then
     redis.call('ZADD', OPEN, 'XX', NOW, member_of(first.start))
   end
 end

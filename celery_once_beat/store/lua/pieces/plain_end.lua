@@ -1,6 +1,6 @@
 -- The end of a window, but for what features do who want to know of it: see the hook wants_close.
 
--- include: entry, records, run
+-- include: entry, records, run, window
 -- hooks: on_end
 
 -- Whether an outcome counts for the present definition.
@@ -9,28 +9,26 @@ local function counts(start)
   return entry.cursor and since and since < start and start <= entry.cursor
 end
 
--- `ran`: for how long, ms; nil where its execution didn't report its end. `tell` is on_close, nil if nobody wants that.
+-- `ran`: for how long, ms; nil where its execution didn't report its end. `tell` is on_close, nil if nobody wants that. Of
+-- other windows of the entry the run key isn't the script's.
 local function end_window(window, outcome, owner, ran, tell)
-  local name = (window.backfill == 0 and counts(START) and 'c:' or 'x:') .. outcome
+  local start = window.start
+  local name = (window.backfill == 0 and counts(start) and 'c:' or 'x:') .. outcome
   local counted = int(check_count(name) + 1)
-  make_room()
-  redis.call('ZREM', OPEN, MEMBER)
-  redis.call('HDEL', ENTRY, 'w:' .. START)
-  mark_done(owner, outcome, not is_behind_cursor())
+  redis.call('ZREM', OPEN, member_of(start))
+  redis.call('HDEL', ENTRY, 'w:' .. start)
+  if start == START then
+    mark_done(owner, outcome, not is_behind_cursor())
+  end
   local fields = {name, counted}
-  if outcome == 'done' and START > (entry.last_done or '') then
-    fields = {name, counted, 'last_done', START}
+  if outcome == 'done' and start > (entry.last_done or '') then
+    fields = {name, counted, 'last_done', start}
   end
   on_end(window, fields, ran)
   if tell then
-    tell(START, window, outcome)
+    tell(start, window, outcome)
   end
   redis.call('HSET', ENTRY, unpack(fields))
   keep_entry()
-  local by = window.backfill == 1 and string.match(window.beat, '^[^:]*') .. ':order' or window.beat
-  -- Who ran it last, whoever ends it.
-  local ran_by = window.fence > 0 and window.owner or owner
-  -- A fence is the time of its begin; see protocol.py.
-  remember(START, outcome, window.claimed, window.fence - window.claimed, NOW - window.claimed, window.attempts, by,
-    ran_by)
+  remember(window, outcome, owner)
 end

@@ -6,13 +6,13 @@
 -- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
 -- window moves: a confirm with an older revision is late. `taken` is 1 from a take to the next confirm, begin, end or wait,
 -- SENT once the message is out, else 0. `state` is one of STATES, which store/protocol.py explains. `queue` has the last message, percent-encoded;
--- '-' where that isn't known. '@' and who has reserved it follow, see receive.lua.
+-- '-' where that isn't known. '@' and who has reserved it follow, see receive.lua. `start` is its field's.
 local SENT = 2
 
-local function new_window(beat, expires)
+local function new_window(beat, expires, start)
   return {
-    attempts = 0, fence = 0, retry = 0, revision = 1, publishes = 1, claimed = int(NOW), expires = int(expires or 0),
-    backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat, queue = '-',
+    start = start or START, attempts = 0, fence = 0, retry = 0, revision = 1, publishes = 1, claimed = int(NOW),
+    expires = int(expires or 0), backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat, queue = '-',
   }
 end
 
@@ -29,8 +29,9 @@ local function read_account(account, start)
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
   return {
-    attempts = attempts, fence = fence, retry = retry, revision = revision, publishes = publishes, claimed = claimed,
-    expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat, queue = queue,
+    start = start, attempts = attempts, fence = fence, retry = retry, revision = revision, publishes = publishes,
+    claimed = claimed, expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat,
+    queue = queue,
   }
 end
 
@@ -55,7 +56,7 @@ local function find_window(start, account)
   if not deadline then
     return nil
   end
-  local window = account and read_account(account, start) or new_window('-', 0)
+  local window = account and read_account(account, start) or new_window('-', 0, start)
   window.deadline = tonumber(deadline)
   return window
 end
@@ -65,20 +66,16 @@ local function read_window()
   return find_window(START, entry.account)
 end
 
--- `...` are further fields of the entry hash and their values, here and below.
-local function write_window_at(start, member, w, deadline, ...)
-  redis.call('HSET', ENTRY, 'w:' .. start, string.format(
+-- `...` are further fields of the entry hash and their values.
+local function write_window(w, deadline, ...)
+  redis.call('HSET', ENTRY, 'w:' .. w.start, string.format(
     '%d %.0f %d %d %d %s %s %d %d %s %s %s %s', -- %d is quicker, for what fits in 31 bits
     w.attempts, w.fence, w.retry, w.revision, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
     w.beat, w.queue), ...)
   keep_entry()
-  if redis.call('ZADD', OPEN, deadline, member) == 1 then
+  if redis.call('ZADD', OPEN, deadline, member_of(w.start)) == 1 then
     keep(OPEN)
   end
-end
-
-local function write_window(window, deadline, ...)
-  write_window_at(START, MEMBER, window, deadline, ...)
 end
 
 local function set_deadline(at)
