@@ -7,7 +7,7 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``-- hooks: …`` calls those of all features in turn; a question (all but ``on_…``) until one answers:
 
 =================================  ===================================================================================
-``before_all()``                   a begin was asked for, and nothing is read yet: nothing, or the reply that refuses it
+``before_all()``                   a begin was asked for: nothing, or the reply that refuses it
 ``wants_begin()``                  does the feature take part when a window of this entry begins? true; if none does,
                                    ``before_begin`` and ``on_begin`` may be left out
 ``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
@@ -39,7 +39,7 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``on_sweep(found)``                a beat sweeps this shard; the feature adds its name if it has something to see to
 =================================  ===================================================================================
 
-An ``on_…`` hook writes, ``before_take`` and ``lost_turn`` may; none before ``read_entry`` has checked the entry. What a
+An ``on_…`` hook writes, ``before_take`` and ``lost_turn`` may: what they read of the entry has been checked. What a
 feature reads of the entry's hash it names in a line ``-- fields: …``; its keys and arguments in ``-- keys: …`` and
 ``-- takes: …``.
 

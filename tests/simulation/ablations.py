@@ -111,8 +111,8 @@ renew-deadline | store/lua/renew.lua | a renewal moves the deadline
 - redis.call('ZADD', OPEN, 'XX', NOW + LEASE + MARGIN, MEMBER)
 + local _ = MEMBER
 renew-owner | store/lua/renew.lua | who lost its window is told so when it renews
-- if hold(kind, owner) ~= 'run' then
-+ if false then
+- return hold(kind, owner) == 'run' and renew() or {'stale'}
++ return renew()
 hold-owner | store/lua/pieces/hold.lua | only its owner ends, renews or hands over a window that runs
 - return is_owner(holder) and kind or nil
 + return kind

@@ -22,7 +22,7 @@ local refused = before_all()
 if refused then
   return refused
 end
-entry = read_entry()
+
 local kind, owner, detail = run_state()
 local window = TRACKED and read_window()
 -- See protocol.py: a fence. The account's may be larger than the entry's: a claim takes it from a run key.

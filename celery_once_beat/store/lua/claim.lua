@@ -17,7 +17,6 @@
 -- include: entry, in_force, run, window
 -- hooks: on_claim
 
-entry = read_entry()
 if not entry.cursor then
   return {'unknown'}
 end

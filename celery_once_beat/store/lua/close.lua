@@ -13,7 +13,6 @@
 
 -- include: ends, entry, run, window
 
-entry = read_entry()
 local kind, owner = run_state()
 local window = read_window()
 if not window then

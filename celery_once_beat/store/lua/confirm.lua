@@ -15,7 +15,6 @@
 
 local NOT_YET = 3
 
-entry = read_entry()
 local window = read_window()
 if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
   return {'unchanged'}

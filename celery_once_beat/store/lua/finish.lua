@@ -14,7 +14,6 @@
 -- include: entry, plain_end, run, window
 -- hooks: wants_close
 
-entry = read_entry()
 local kind, owner, detail = run_state()
 local window = read_window()
 -- Most windows end here; see begin.

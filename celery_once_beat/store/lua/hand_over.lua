@@ -6,7 +6,6 @@
 
 -- include: entry, hold, run, window
 
-entry = read_entry()
 local kind, owner, detail = run_state()
 local verdict = hold(kind, owner)
 if verdict == 'wait' and detail == RETRY then

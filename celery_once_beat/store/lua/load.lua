@@ -31,7 +31,7 @@
 --                                 fingerprint; nothing else changes. beat is '-', without one, where another was set at run
 --                                 time, or another living beat may have another row by this name
 
--- include: entries, entry, in_force, instants, loaders, pauses, rows
+-- include: entries, fields, in_force, instants, loaders, pauses, rows
 -- hooks: before_load, on_load
 
 local fields = read_fields('fingerprint', 'loaders', 'paused', 'since', 'row', 'paused_words')

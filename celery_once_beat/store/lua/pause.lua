@@ -7,7 +7,7 @@
 --         {'paused'}    the same, of an entry of which no feature has anything
 --         {'unknown'}   there is no such entry
 
--- include: entry, pauses
+-- include: fields, pauses
 -- hooks: before_pause, on_pause
 
 local cursor, kept = read_fields()[2], before_pause()

@@ -12,7 +12,6 @@
 -- include: ends, entry, loaders, run, window
 -- hooks: on_release
 
-entry = read_entry()
 local kind, owner, outcome = run_state()
 local window = read_window()
 if not window and kind == 'done' and owner == BEAT and outcome == 'dropped' then

@@ -9,7 +9,7 @@
 --                             all who ask; nothing is kept
 --         {'unknown'}         there is no such entry, or it counts from another cursor by now: load it again
 
--- include: entry
+-- include: fields
 
 local fields = read_fields('since', 'spent')
 if fields[3] ~= SINCE then

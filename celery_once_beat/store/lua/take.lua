@@ -15,7 +15,6 @@
 -- include: end_rules, ends, entry, run, wait, window
 -- hooks: before_take
 
-entry = read_entry()
 local kind, owner, detail = run_state()
 local window = read_window()
 if not window then

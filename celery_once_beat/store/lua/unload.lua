@@ -8,7 +8,7 @@
 --         {'kept'}      another beat that lives has it, or another definition is in force
 --         {'unknown'}   there is no such entry, or it isn't made of ROW
 
--- include: entries, entry, loaders, pauses, rows
+-- include: entries, fields, loaders, pauses, rows
 
 local fields = read_fields('fingerprint', 'loaders', 'row', 'paused', 'paused_words')
 local leaves = ROW ~= ''

@@ -7,7 +7,6 @@
 
 -- include: entry, run, window
 
-entry = read_entry()
 local window = read_window()
 if run_state() or window and (window.beat ~= CLAIMANT or window.revision ~= 1) then
   return {'taken'}

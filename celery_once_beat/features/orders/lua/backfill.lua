@@ -8,7 +8,6 @@
 
 -- include: entry, run, window
 
-entry = read_entry()
 if not entry.cursor and not WAITS then
   return {'unknown'}
 end

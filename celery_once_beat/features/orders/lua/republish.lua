@@ -6,7 +6,6 @@
 
 -- include: entry, window
 
-entry = read_entry()
 local window = read_window()
 if not window or window.taken ~= SENT then
   return {'unchanged'}

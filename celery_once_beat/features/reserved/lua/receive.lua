@@ -9,7 +9,6 @@
 
 -- include: entry, run, waiting, window
 
-entry = read_entry()
 local kind, _, detail = run_state()
 local window = read_window()
 if not window or kind == 'run' or kind == 'done' or kind == 'wait' and detail ~= RETRY then

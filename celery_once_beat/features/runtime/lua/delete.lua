@@ -7,7 +7,7 @@
 --         {'unknown'}                      there is none
 --         {'conflict', field, value...}    what there is instead
 
--- include: definition, entry
+-- include: definition, fields
 
 local before = read_definition()
 local made, made_at = made_before()

@@ -14,7 +14,7 @@
 --         {'same', …}                              it was as asked already but for METADATA: nothing else changes
 --         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
 
--- include: definition, entry, pauses
+-- include: definition, fields, pauses
 
 local function answer(word, version, at, paused)
   local kept = redis.call('HMGET', DEF, 'words', 'metadata')

@@ -27,41 +27,21 @@
 --   m:<start>     the message of an open window of a child, JSON; see features/keyed
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
--- Every verb of an entry reads its version first. It raises NEWER where a newer version wrote the hash, and BADDATA
--- where a key holds what this package didn't write. Nothing has been changed then. A verb of a window keeps what it read
--- as `entry`, and the server's time as NOW: the pieces use both.
+-- A script that includes this reads its entry first, before anything is written: what its pieces and hooks name in their lines
+-- `-- fields: …`, of which some are numbers; false or nil if absent. `account` is the window's. `ttl` is how long the hash lives
+-- after this, ms. Instants and numbers are checked: if an outcome couldn't be counted, the window would restart for ever.
 
--- include: now, values
+-- include: fields
 -- fields: born, since, last_done, paused, fingerprint, recover
 -- numbers: fence, ttl, max_attempts, refused, grace, retry_failed_after, c:done, c:failed
 
--- The entry of this verb, as it was read.
-local entry
-
--- The hash's v and cursor, then the fields that are asked for: in one command, since each costs more than its fields.
-local function read_fields(...)
-  local fields = redis.call('HMGET', ENTRY, 'v', 'cursor', ...)
-  local version = fields[1]
-  if version and version ~= VERSION and number_field('v', version) > tonumber(VERSION) then
-    error('NEWER ' .. version)
-  end
-  instant_field('cursor', fields[2])
-  return fields
+local entry = NAMED(number_field, read_fields('w:' .. START, unpack(FIELDS)))
+instant_field('born', entry.born)
+if entry.since ~= entry.born then
+  instant_field('since', entry.since)
 end
-
--- What the pieces and hooks of this script read of the entry: FIELDS, of which some are numbers; false or nil if absent.
--- `account` is the window's. `ttl` is how long the hash lives after this, ms. Instants and numbers are checked here,
--- before the first write: if an outcome couldn't be counted, the window would restart for ever.
-local function read_entry()
-  local found = NAMED(number_field, read_fields('w:' .. START, unpack(FIELDS)))
-  instant_field('born', found.born)
-  if found.since ~= found.born then
-    instant_field('since', found.since)
-  end
-  instant_field('last_done', found.last_done)
-  found.fence, found.ttl = found.fence or 0, math.max(found.ttl or 30 * DAY, 1)
-  return found
-end
+instant_field('last_done', entry.last_done)
+entry.fence, entry.ttl = entry.fence or 0, math.max(entry.ttl or 30 * DAY, 1)
 
 -- A key beside the hash lives as long, and up to a day longer, so not every write has to renew it. OPEN lives as long as
 -- its longest-lived entry.

@@ -1,12 +1,7 @@
 -- Who has a window's execution.
 
--- include: entry, window
+-- include: entry, run, window
 -- hooks: lost_turn
-
--- FENCE '0': a worker's main process, which knows the delivery and no fence. It is the owner of all of its executions.
-local function is_owner(holder)
-  return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
-end
 
 -- Whether OWNER still has the window: 'run'; 'wait' if it handed it to a retry; 'done' if it recorded its end; nil if it
 -- is stale. After its lease it has the window again, unless another execution began the window, the window went back in

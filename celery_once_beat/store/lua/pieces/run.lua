@@ -28,3 +28,8 @@ end
 local function mark_done(owner, outcome, only_sign)
   redis.call('SET', RUN, 'done:' .. outcome .. ':' .. owner, 'PX', only_sign and RETENTION or MARKER_TTL)
 end
+
+-- FENCE '0': a worker's main process, which knows the delivery and no fence. It is the owner of all of its executions.
+local function is_owner(holder)
+  return holder == OWNER or FENCE == '0' and string.sub(holder, 1, #OWNER + 1) == OWNER .. ':'
+end
