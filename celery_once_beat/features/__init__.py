@@ -19,7 +19,7 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``before_load(cursor)``            a beat loads an entry. Nothing; or of a definition that the store has: whether it is
                                    ``in_force``, or ``replaced_by`` a later mark; where it ``counts_from``; whether it
                                    is ``paused``, and its ``mark``
-``on_load()``                      it is loaded
+``on_load(stored)``                it is loaded; ``stored`` is what ``before_load`` said
 ``before_pause()``                 an entry is paused or resumed: nothing, or what the feature has of it
 ``on_pause(kept)``                 what it has, and what it answers
 ``on_claim()``                     the window was claimed, and is to be published

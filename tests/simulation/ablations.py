@@ -139,8 +139,8 @@ finish-done-owner | store/lua/finish.lua | a finish that is sent again is told f
 -     return 'stale'
 -   end
 finish-again-limit | store/lua/finish.lua | a window that fails runs again up to its limit
-- if again > 0 and window.attempts < most_attempts() then
-+ if again > 0 then
+- local runs_again = again > 0 and window.attempts < entry.max_attempts
++ local runs_again = again > 0
 finish-again-released | store/lua/finish.lua | a window that failed is released until it is to run again
 - window.state, window.retry, window.revision = 'again', 0, window.revision + 1
 + window.retry, window.revision = 0, window.revision + 1

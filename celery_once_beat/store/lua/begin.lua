@@ -129,13 +129,9 @@ end
 redis.call('DEL', RUN) -- needs no memory, for a full server; a retry that came isn't waited for any more
 if verdict then
   touch_entry()
-  skip_others(verdict.over, OWNER)
+  local skipped = skip_others(verdict.over, OWNER)
   start_waiting(window, verdict)
-  local reply = {'waits', verdict.first}
-  for _, each in ipairs(verdict.over) do
-    reply[#reply + 1] = each.start
-  end
-  return reply
+  return {'waits', verdict.first, unpack(skipped)}
 end
 begin_window()
 return answer(int(fence), window.attempts, on_begin(window))

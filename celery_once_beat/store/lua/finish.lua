@@ -25,8 +25,6 @@ end
 -- include: ends, hold, newest
 -- hooks: on_end_alone, on_release
 
-local MOST_FAILURES = 10
-
 if kind == 'done' then
   if owner ~= OWNER then
     return 'stale'
@@ -35,8 +33,8 @@ if kind == 'done' then
   return 'finished'
 end
 local verdict = hold(kind, owner)
-local runs_again = window and not kind and (window.state == 'again' or window.state == 'again_due')
-if runs_again and is_owner(window.owner) then
+local was_to_run_again = window and not kind and (window.state == 'again' or window.state == 'again_due')
+if was_to_run_again and is_owner(window.owner) then
   touch_entry()
   return {'again', int(math.max(window.deadline - NOW, 0))} -- the reply to its finish was lost
 end
@@ -52,24 +50,21 @@ if not window then
   mark_done(OWNER, OUTCOME, true)
   return 'finished'
 end
--- Texts of the entry's last failures, display only. pcall: a foreign key in their place must not block an end.
-local function remember_failure()
-  if FAILURE ~= '' and type(redis.pcall('HSET', FAILURES, START, FAILURE)) == 'number' then
-    keep_newest(FAILURES, MOST_FAILURES)
-  end
-end
 local again = AGAIN and (entry.retry_failed_after or AGAIN) or 0
-if again > 0 and window.attempts < most_attempts() then
+local runs_again = again > 0 and window.attempts < entry.max_attempts
+if runs_again then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
   window.state, window.retry, window.revision = 'again', 0, window.revision + 1
   window.publishes, window.taken = 0, 0 -- a beat may have taken it while its lease was over
   write_window(window, NOW + again)
-  remember_failure()
   on_release()
-  return {'again', int(again)}
+else
+  window.failure, window.returned = FAILURE, RETURNED
+  close_window(window, OUTCOME, OWNER, NOW - window.fence)
 end
-window.failure, window.returned = FAILURE, RETURNED
-close_window(window, OUTCOME, OWNER, NOW - window.fence)
-remember_failure()
-return 'finished'
+-- Texts of the entry's last ten failures, display only. pcall: a foreign key in their place must not block an end.
+if FAILURE ~= '' and type(redis.pcall('HSET', FAILURES, START, FAILURE)) == 'number' then
+  keep_newest(FAILURES, 10)
+end
+return runs_again and {'again', int(again)} or 'finished'

@@ -130,8 +130,5 @@ if DEFINED ~= '' then
     unlist_expired()
   end
 end
-if stored and paused then
-  redis.call('HSET', ENTRY, 'paused', '1')
-end
-on_load()
+on_load(stored)
 return answer(news)

@@ -27,9 +27,7 @@ for place = 1, #times, 2 do
   end
 end
 local new = redis.call('ZADD', BEATS, NOW, BEAT)
-if redis.call('PTTL', BEATS) < 29 * DAY then
-  redis.call('PEXPIRE', BEATS, 30 * DAY)
-end
+redis.call('PEXPIRE', BEATS, 30 * DAY)
 local found = {new, redis.call('ZRANGEBYSCORE', OPEN, '-inf', UNTIL, 'LIMIT', SKIP, MOST)}
 on_sweep(found)
 return found

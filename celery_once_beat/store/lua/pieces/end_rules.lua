@@ -11,7 +11,7 @@ end
 
 -- The outcome of an open window that nobody runs, if a rule ends it; else nil.
 local function ended_by_rule(window)
-  if window.attempts >= most_attempts() then
+  if window.attempts >= entry.max_attempts then
     return 'abandoned'
   end
   if window.attempts >= 1 and entry.recover == '0' and window.state == 'held' then

@@ -8,11 +8,14 @@ local function close_window(window, outcome, owner, ran)
   on_release()
 end
 
--- End other windows as skipped.
+-- End other windows as skipped. Returns their starts.
 local function skip_others(others, owner)
   check_count('c:skipped')
   check_count('x:skipped')
-  for _, each in ipairs(others) do
+  local starts = {}
+  for place, each in ipairs(others) do
     end_window(each, 'skipped', owner, nil, on_close)
+    starts[place] = each.start
   end
+  return starts
 end

@@ -29,7 +29,7 @@
 --
 -- A script that includes this reads its entry first, before anything is written: what its pieces and hooks name in their lines
 -- `-- fields: …`, of which some are numbers; false or nil if absent. `account` is the window's. `ttl` is how long the hash lives
--- after this, ms. Instants and numbers are checked: if an outcome couldn't be counted, the window would restart for ever.
+-- after this, ms; `max_attempts` how often a window may begin and die. Instants and numbers are checked: if an outcome couldn't be counted, the window would restart for ever.
 
 -- include: fields
 -- fields: born, since, last_done, paused, fingerprint, recover
@@ -42,6 +42,7 @@ if entry.since ~= entry.born then
 end
 instant_field('last_done', entry.last_done)
 entry.fence, entry.ttl = entry.fence or 0, math.max(entry.ttl or 30 * DAY, 1)
+entry.max_attempts = entry.max_attempts or math.huge
 
 -- A key beside the hash lives as long, and up to a day longer, so not every write has to renew it. OPEN lives as long as
 -- its longest-lived entry.
@@ -49,11 +50,6 @@ local function keep(key)
   if redis.call('PTTL', key) < entry.ttl then -- -1: it is new
     redis.call('PEXPIRE', key, entry.ttl + DAY)
   end
-end
-
--- How often a window may begin and die.
-local function most_attempts()
-  return entry.max_attempts or math.huge
 end
 
 -- The cursor has passed this window, so the open zset alone decides whether it still owes an outcome.
