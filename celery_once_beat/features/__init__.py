@@ -20,8 +20,8 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
                                    ``in_force``, or ``replaced_by`` a later mark; where it ``counts_from``; whether it
                                    is ``paused``, and its ``mark``
 ``on_load(stored)``                it is loaded; ``stored`` is what ``before_load`` said
-``before_pause()``                 an entry is paused or resumed: nothing, or what the feature has of it
-``on_pause(kept)``                 what it has, and what it answers
+``before_pause()``                 an entry is paused or resumed: has the feature something of it?
+``on_pause()``                     that is changed, too; what it answers
 ``on_claim()``                     the window was claimed, and is to be published
 ``on_begin(window)``               an open window begins; true: its end is to be recorded at once
 ``on_wait(window, verdict)``       the window waits, as ``before_begin`` or ``before_take`` decided

@@ -18,7 +18,7 @@ if cursor then
   write_paused(ENTRY, PAUSED, WORDS)
 end
 if kept then
-  return on_pause(kept)
+  return on_pause()
 end
 redis.call('PEXPIRE', ENTRY, math.max(redis.call('PTTL', ENTRY), 1)) -- a write, for WAIT to wait for
 return {'paused'}

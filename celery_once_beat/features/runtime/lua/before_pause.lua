@@ -5,10 +5,6 @@
 -- takes: name, request, from_now:flag
 
 local function runtime_before_pause()
-  local before = read_definition()
-  if not before or before.deleted then
-    return nil
-  end
-  before.change = before.paused ~= PAUSED and next_change(before)
-  return before
+  before.change = before.there and before.paused ~= PAUSED and next_change()
+  return before.there
 end

@@ -28,11 +28,6 @@ local DELETED_TTL = 30 * DAY
 local GONE_TTL = 3600000
 local MOST_CHANGES = 50
 
-local function bad_definition(field, found)
-  error('BADDATA ' .. DEF .. ' field ' .. field .. ': found ' .. string.sub(string.gsub(found, '%c', '?'), 1, 40)
-    .. ', delete the key')
-end
-
 -- nil where there is none, and none was deleted of late.
 local function read_definition()
   local fields = redis.call('HMGET', DEF, 'v', 'version', 'text', 'at', 'paused', 'deleted', 'first')
@@ -43,15 +38,18 @@ local function read_definition()
     local newer = fields[1] and whole(fields[1])
     error(newer and 'NEWER ' .. fields[1] or 'BADDATA ' .. DEF .. ' has no version')
   end
-  local version, at = whole(fields[2]) or bad_definition('version', fields[2]), fields[4] or ''
+  local version, at = whole(fields[2]) or bad_field('version', fields[2], 'a whole number', DEF), fields[4] or ''
   if not is_instant(at) then
-    bad_definition('at', at)
+    bad_field('at', at, 'an instant', DEF)
   end
   return {
-    version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', deleted = fields[6] == '1',
+    version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', there = fields[6] ~= '1',
     first = fields[7],
   }
 end
+
+-- What there was before this script; `there` if it isn't deleted.
+local before = read_definition() or {version = 0, at = '', there = false}
 
 -- An answer that repeats an earlier one writes too: WAIT only waits for writes of its own connection.
 local function touch_definition()
@@ -71,14 +69,14 @@ local function made_before()
 end
 
 -- The next change: its number, version, time and mark, as texts. The time is now, and not before the last change.
-local function next_change(before)
+local function next_change()
   local last = tonumber(redis.call('ZSCORE', DEFS, '') or 0)
   if not (last >= 0 and last < TOO_LARGE) then
     error('BADDATA ' .. DEFS .. ' has no number of the last change')
   end
-  local version, at = int((before and before.version or 0) + 1), instant(NOW, TIME[2] % 1000)
+  local version, at = int(before.version + 1), instant(NOW, TIME[2] % 1000)
   return {
-    number = int(math.max(NOW, last + 1)), version = version, at = before and before.at > at and before.at or at,
+    number = int(math.max(NOW, last + 1)), version = version, at = before.at > at and before.at or at,
     mark = 'def:' .. version .. ':' .. REQUEST,
   }
 end
@@ -108,7 +106,6 @@ local function count_from(at)
 end
 
 -- The answer to a caller that expects another version: what there is.
-local function conflict(found)
-  local there = found and not found.deleted
-  return {'conflict', unpack(there and redis.call('HGETALL', DEF) or {})}
+local function conflict()
+  return {'conflict', unpack(before.there and redis.call('HGETALL', DEF) or {})}
 end

@@ -9,20 +9,19 @@
 
 -- include: definition, fields
 
-local before = read_definition()
 local made, made_at = made_before()
 if made then
   return {'done', made, made_at}
 end
-if not before or before.deleted then
+if not before.there then
   return {'unknown'}
 end
 if IF_VERSION and IF_VERSION ~= before.version then
-  return conflict(before)
+  return conflict()
 end
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
-local change = next_change(before)
+local change = next_change()
 
 redis.call('ZREM', DEFS, NAME) -- first what frees memory: a full server then allows the next write
 redis.call('ZREMRANGEBYSCORE', GONE, '-inf', int(NOW - GONE_TTL))

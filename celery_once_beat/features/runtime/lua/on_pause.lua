@@ -1,6 +1,6 @@
 -- include: definition
 
-local function runtime_on_pause(before)
+local function runtime_on_pause()
   local change = before.change
   if change then
     write_paused(DEF, PAUSED)

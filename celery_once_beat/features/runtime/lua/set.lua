@@ -21,36 +21,34 @@ local function answer(word, version, at, paused)
   return {word, version, at, paused and 1 or 0, kept[1] or '', kept[2] or ''}
 end
 
-local before = read_definition()
 local made, made_at = made_before()
 if made then
-  return answer('done', made, made_at, before and before.paused)
+  return answer('done', made, made_at, before.paused)
 end
-local there = before and not before.deleted
-if IF_VERSION and IF_VERSION ~= (there and before.version or 0) then
-  return conflict(before)
+if IF_VERSION and IF_VERSION ~= (before.there and before.version or 0) then
+  return conflict()
 end
-local paused = PAUSED == 1 or not PAUSED and there and before.paused or false
+local paused = PAUSED == 1 or not PAUSED and before.there and before.paused or false
 local fields = read_fields('fingerprint')
 local cursor, in_force = fields[2], fields[3] or '-'
-local counted = cursor or there and before.first or ''
-if there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
+local counted = cursor or before.there and before.first or ''
+if before.there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
   if METADATA ~= '' then
     redis.call('HSET', DEF, 'metadata', METADATA)
   end
   return answer('same', int(before.version), before.at, paused)
 end
-local change = next_change(before)
+local change = next_change()
 local since = change.at
-local starts = not there or not before.first and not paused
-if COUNTS_FROM ~= '' and COUNTS_FROM < since and (there or COUNTS_FROM > counted) then
+local starts = not before.there or not before.first and not paused
+if COUNTS_FROM ~= '' and COUNTS_FROM < since and (before.there or COUNTS_FROM > counted) then
   since = COUNTS_FROM > counted and COUNTS_FROM or counted
 end
 
-write_change(change, 'set', there and before.text or '')
+write_change(change, 'set', before.there and before.text or '')
 redis.call('HSET', DEF, 'text', TEXT, 'mark', change.mark, 'since', since)
-if not there then
+if not before.there then
   redis.call('HDEL', DEF, 'deleted', 'loaded', 'metadata')
 end
 if METADATA ~= '' then
@@ -65,7 +63,7 @@ redis.call('PERSIST', DEFS)
 if starts or COUNTS_FROM ~= '' then
   count_from(since)
 end
-if not there and paused and COUNTS_FROM == '' then
+if not before.there and paused and COUNTS_FROM == '' then
   redis.call('HDEL', DEF, 'first')
 end
 if cursor and (was_set(in_force) or in_force == '-') then

@@ -26,10 +26,10 @@ local function is_instant(text)
   return find(text, '^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%d%d%d%dZ$') ~= nil
 end
 
--- Raised before the first write, so nothing half-written is left behind.
-local function bad_field(name, value, expected)
+-- Raised before the first write, so nothing half-written is left behind. `key` is the entry's unless it is given.
+local function bad_field(name, value, expected, key)
   local found = string.sub(string.gsub(value, '%c', '?'), 1, 40)
-  error('BADDATA ' .. ENTRY .. ' field ' .. name .. ': found ' .. found .. ', expected ' .. expected)
+  error('BADDATA ' .. (key or ENTRY) .. ' field ' .. name .. ': found ' .. found .. ', expected ' .. expected)
 end
 
 local function instant_field(name, value)
