@@ -8,7 +8,7 @@
 --         {'busy', 'running'}   it runs, and is left alone
 --         {'unchanged'}         it owes no outcome
 
--- include: ends, entry, run, window
+-- include: ends, run, window
 
 local kind, owner = run_state()
 local window = read_window()
@@ -22,6 +22,5 @@ end
 if kind == 'run' and not RUNNING then
   return {'busy', 'running'}
 end
-close_window(window, 'cancelled', window.owner)
-mark_done(OWNER, 'cancelled', not is_behind_cursor()) -- the history says who ran it last, the marker who gave it up
+close_window(window, 'cancelled', OWNER)
 return {'finished'}

@@ -13,14 +13,11 @@ if not entry.cursor and not WAITS then
 end
 local kind = run_state()
 local window = read_window()
-if window then
-  if window.backfill == 1 and window.beat == BEAT and window.revision == 1 and not kind then
-    touch_entry()
-    return {'claimed', 1, '0', window.claimed}
-  end
-  return {'open'}
+if window and window.backfill == 1 and window.beat == BEAT and window.revision == 1 and not kind then
+  touch_entry()
+  return {'claimed', 1, '0', window.claimed}
 end
-if kind and kind ~= 'done' then
+if window or kind and kind ~= 'done' then
   return {'open'}
 end
 redis.call('DEL', RUN)

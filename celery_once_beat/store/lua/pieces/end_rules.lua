@@ -3,10 +3,11 @@
 -- include: entry, window
 
 -- When an open window that nobody runs expires, or is missed since it never began: a weekend's queue doesn't all run on
--- Monday. Server ms.
+-- Monday. Server ms. Then as what it ends, once that has passed.
 local function ends_at(window)
   local expires = window.expires ~= '0' and tonumber(window.expires) or math.huge
-  return math.min(expires, is_new(window) and entry.grace and STARTS_AT + entry.grace or math.huge)
+  local missed = is_new(window) and entry.grace and STARTS_AT + entry.grace or math.huge
+  return math.min(expires, missed), NOW > expires and 'expired' or 'missed'
 end
 
 -- The outcome of an open window that nobody runs, if a rule ends it; else nil.
@@ -17,7 +18,6 @@ local function ended_by_rule(window)
   if window.attempts >= 1 and entry.recover == '0' and window.state == 'held' then
     return 'dropped'
   end
-  if NOW > ends_at(window) then
-    return window.expires ~= '0' and NOW > tonumber(window.expires) and 'expired' or 'missed'
-  end
+  local at, outcome = ends_at(window)
+  return NOW > at and outcome or nil
 end
