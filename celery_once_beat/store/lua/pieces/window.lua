@@ -46,7 +46,7 @@ local function is_new(window)
 end
 
 local function member_of(start)
-  return string.sub(MEMBER, 1, -(#START + 1)) .. start
+  return start == START and MEMBER or string.sub(MEMBER, 1, -(#START + 1)) .. start
 end
 
 -- A window of the entry by its account, with its `deadline`; nil if it isn't open. Where the hash was lost while it is open,
