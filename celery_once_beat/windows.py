@@ -240,7 +240,7 @@ def parse_instant(text: str) -> datetime:
     """Return the instant, aware, in UTC, of a text by :func:`format_instant`; else raise ValueError."""
     try:
         if _INSTANT.fullmatch(text):
-            return datetime.fromisoformat(text[:-1]).replace(tzinfo=timezone.utc)
+            return datetime.fromisoformat(f"{text[:-1]}+00:00")  # its zone is timezone.utc itself
     except (TypeError, ValueError):
         pass
     raise ValueError(f"found {shown(text)}, expected {_AN_INSTANT}")
