@@ -104,13 +104,13 @@ def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "")
     pruned = schedules.names(prune) if prune else ()
     like = {name: each.definition for name, each in wanted.items()}
     known = {each.name: each for each in schedules._read([*{*wanted, *pruned}], like=like)}  # noqa: SLF001  # our own
-    edits, seen = [], set[str]()
+    edits = []
     for name in sorted(wanted):
         before, after = known.pop(name, None), wanted[name]
         if before is not None and after.is_set(before, before):
             continue
-        schedules.check(name, after.definition, seen)
         edits.append(Edit(name, before, after))
+    schedules._check(wanted[edit.name] for edit in edits)  # noqa: SLF001
     return edits + [Edit(name, before, None) for name, before in sorted(known.items())]
 
 

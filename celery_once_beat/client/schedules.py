@@ -37,7 +37,7 @@ from celery_once_beat.store import Store, Unknown, new_store, raised, store_inst
 from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import expect, shown
 
-from .value import Schedule, Wanted, check_number
+from .value import Schedule, Wanted, check_number, check_version
 
 logger = get_logger(__name__)
 
@@ -151,6 +151,7 @@ class Schedules:
         """
         more: dict[str, Any] = {"args": args, "kwargs": kwargs, "options": options, "once": once}
         wanted = self._wanted(name, task, schedule, timezone, paused=paused, metadata=metadata, **more)
+        self._check([wanted])
         return self.put(wanted, check_words(by, note), if_version=if_version)
 
     def change(self, name: str, *, by: str = "", note: str = "", **fields: Unpack[Fields]) -> Schedule:
@@ -176,11 +177,12 @@ class Schedules:
 
         All are checked before the first is written. An error of Redis concerns some of them: call it again.
         """
-        words, wanted, seen = check_words(by, note), [], set[str]()
+        words, wanted = check_words(by, note), []
         for each in schedules:
             fits = isinstance(each, Mapping) and {"name", "task", "schedule"} <= each.keys() <= _ARGUMENTS
             expect("set_many", each, fits, f"a dict of {', '.join(sorted(_ARGUMENTS))}", SettingError)
-            wanted.append(self._wanted(**each, seen=seen))
+            wanted.append(self._wanted(**each))
+        self._check(wanted)
         return self._put(wanted, words)
 
     def _wanted(
@@ -192,38 +194,42 @@ class Schedules:
         *,
         paused: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
-        seen: builtins.set[str] | None = None,
         **more: Any,
     ) -> Wanted:
-        """Return what is to be set, checked; ``more`` are the other fields of a definition."""
+        """Return what is to be set; ``more`` are the other fields of a definition."""
         check_name(name)
-        zone = self._zone_of(schedule) if timezone is None else _one_zone(timezone, schedule, more.get("once"))
+        # What has none of its own is in the app's, as a beat would have it.
+        own = None if _names_zone(schedule) else self._app.timezone
+        zone = own if timezone is None else _one_zone(timezone, schedule, more.get("once"))
         definition = Definition.of(task.name if isinstance(task, Task) else task, schedule, zone, **more)
-        self.check(name, definition, seen)
         return Wanted(name, definition, paused, metadata)
 
-    def check(self, name: str, definition: Definition, seen: builtins.set[str] | None = None) -> None:
-        """Raise SettingError where ``set`` would. Writes nothing.
+    def check(self, name: str, definition: Definition) -> None:
+        """Raise SettingError where ``set`` would. Writes nothing."""
+        self._check([Wanted(check_name(name), definition)])
 
-        ``seen`` gets what of it needn't be checked again for a further one.
-        """
-        check_name(name)
-        if self._knows_app and name in (self._app.conf.beat_schedule or {}):
-            raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
-        form, seen = repr((definition.task, definition.options, definition.once)), set() if seen is None else seen
-        if form not in seen:
-            # Naive times in options are in the time zone of the beats' app.
-            zone = self._app.timezone if self._knows_app else None
-            definition.check(name, self._settings_for(definition), self._app.tasks.get(definition.task), zone)
-            seen.add(form)
-        if isinstance(definition.schedule, PureSchedule):
-            try:
-                next_start(definition.schedule, datetime.now(timezone.utc))
-            except UndecidedError:
-                pass  # it keeps looking
-            except ScheduleError as exc:
-                raise SettingError(f"schedule {name!r}: {exc}") from exc
-        self._refuse_the_past(name, definition)
+    def _check(self, wanted: Iterable[Wanted]) -> None:
+        """Raise SettingError for the first that can't be set. What many of them have in common is checked once."""
+        own = self._app.conf.beat_schedule or {} if self._knows_app else {}
+        seen = set[str]()
+        for each in wanted:
+            name, definition = each.name, each.definition
+            if name in own:
+                raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
+            form = repr((definition.task, definition.options, definition.once))
+            if form not in seen:
+                # Naive times in options are in the time zone of the beats' app.
+                zone = self._app.timezone if self._knows_app else None
+                definition.check(name, self._settings_for(definition), self._app.tasks.get(definition.task), zone)
+                seen.add(form)
+            if isinstance(definition.schedule, PureSchedule):
+                try:
+                    next_start(definition.schedule, datetime.now(timezone.utc))
+                except UndecidedError:
+                    pass  # it keeps looking
+                except ScheduleError as exc:
+                    raise SettingError(f"schedule {name!r}: {exc}") from exc
+            self._refuse_the_past(name, definition)
 
     def put(
         self, wanted: Wanted, words: str = "{}", *, if_version: int | None = None, counts_from: datetime | None = None
@@ -233,7 +239,7 @@ class Schedules:
         ``counts_from`` (aware, not in the future) is given where another scheduler has run it so far: windows up to
         there don't count, later ones are owed. None: it counts from now.
         """
-        _check_version(wanted.name, if_version)
+        check_version(wanted.name, if_version)
         return self._put([wanted], words, if_version, counts_from)[0]
 
     def _put(
@@ -285,7 +291,7 @@ class Schedules:
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. Open windows continue to their outcome."""
-        _check_version(check_name(name), if_version)
+        check_version(check_name(name), if_version)
         (reply,) = definitions.delete_many(self._store, [name], check_words(by, note), if_version=if_version)
         if isinstance(reply, definitions.Conflict):
             raise self._conflict(name, reply, if_version)
@@ -461,11 +467,6 @@ class Schedules:
         known = {name for beat in reported for name in beat.limits} if reported else {limit}
         return replace(settings, limits=dict.fromkeys(known, 1))
 
-    def _zone_of(self, when: object) -> tzinfo | None:
-        """The time zone of what has none of its own: the app's, as a beat would have it."""
-        zone: tzinfo = self._app.timezone
-        return None if _names_zone(when) else zone
-
     def _instant(self, when: datetime) -> datetime:
         try:
             aware = when if when.utcoffset() is not None else when.replace(tzinfo=self._app.timezone)
@@ -515,7 +516,7 @@ class Schedules:
             )
 
     def _conflict(self, name: str, reply: definitions.Conflict, expected: int | None) -> VersionConflictError:
-        current = _schedule(reply.current)
+        current = _schedule(reply.current and replace(reply.current, name=name))
         there = "there is none" if current is None else f"it has version {current.version}"
         return VersionConflictError(f"schedule {name!r}: expected version {expected}, {there}", current)
 
@@ -544,11 +545,6 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
                 f"timezone: found {zone_name(zone)!r}, and {shown(other)} in {what}; expected one time zone"
             )
     return zone
-
-
-def _check_version(name: str, version: Any) -> None:
-    fits = version is None or (type(version) is int and version >= 0)
-    expect(f"schedule {name!r}, if_version", version, fits, "the version of a schedule, 0 or None", SettingError)
 
 
 def _schedule(known: StoredDefinition | None, like: Mapping[str, Definition] | None = None) -> Schedule | None:

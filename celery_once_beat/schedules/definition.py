@@ -50,6 +50,7 @@ _FIELDS = ("v", "task", "schedule", "args", "kwargs", "options", "once")
 _NOTHING: tuple[tuple[Any, ...], ...] = ((None, (), []), (None, {}))
 #: By it Celery's JSON knows a value that isn't JSON's own.
 _MARK = '"__type__"'
+_ENCODER = celery_json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +199,7 @@ def _text(task: object, schedule: Mapping[str, Any], more: Mapping[str, Any]) ->
 def _write(value: object) -> str:
     """Write as Celery's JSON serializer does; raises SettingError for what that can't write."""
     try:
-        text = celery_json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        text = _ENCODER.encode(value)
         size = len(text.encode())
     except UnicodeEncodeError:
         raise SettingError("a schedule's definition: found half of a surrogate pair, expected text") from None

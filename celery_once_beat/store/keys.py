@@ -119,9 +119,9 @@ class Keys:
 
     def of_definition(self, entry: str) -> dict[str, str]:
         """Name the keys that a verb of a definition may have."""
-        shard = shard_of(entry)
-        of_entry = {what: self.of_entry(what, entry) for what in ("entry", "def", "changes")}
-        return of_entry | {what: self.of_shard(what, shard) for what in ("defs", "gone")}
+        shard = f"{self._prefix}{{{shard_of(entry)}}}:"
+        of_entry = {what: f"{shard}{what}:{entry}" for what in ("entry", "def", "changes")}
+        return {**of_entry, "defs": f"{shard}defs", "gone": f"{shard}gone"}
 
     def open(self, shard: int) -> str:
         """Name the zset of a shard's open windows."""

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from os import urandom
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
-from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 #: What stands for an entry's name and a start in the pieces of heads; no prefix holds them. Of long names none is kept.
 _ENTRY, _START, _LONG = "\v", "\f", 200
-#: Characters of a request's id.
-_ID_DIGITS = 16
+#: Bytes of a request's id.
+_ID_BYTES = 8
 
 
 class Store:
@@ -239,7 +239,7 @@ class Store:
 
     def new_id(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
-        return uuid4().hex[:_ID_DIGITS]
+        return urandom(_ID_BYTES).hex()
 
     # -- a worker's verbs -------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import ANY
@@ -110,11 +111,11 @@ def test_compare_and_set(stage: Defined) -> None:
     """Who expects another version changes nothing, and is told what there is; 0 stands for none."""
     assert stage.set(if_version=1) == defs.Conflict(None)
     assert stage.set(if_version=0).version == 1
-    assert stage.set("two", if_version=0) == defs.Conflict(stage.known)
+    assert stage.set("two", if_version=0) == defs.Conflict(replace(stage.known, name=""))
     assert stage.set("two", if_version=1).version == 2
-    assert stage.set("three", if_version=1) == defs.Conflict(stage.known)
+    assert stage.set("three", if_version=1) == defs.Conflict(replace(stage.known, name=""))
     assert stage.known.text == "two"
-    assert stage.delete(if_version=1) == defs.Conflict(stage.known)
+    assert stage.delete(if_version=1) == defs.Conflict(replace(stage.known, name=""))
     assert stage.delete(if_version=2).version == 3
     assert stage.set("four", if_version=2) == defs.Conflict(None)
 

@@ -137,9 +137,8 @@ def test_changes_that_meet_are_both_made(schedules: Schedules, redis_url: str) -
 
 def test_what_is_read_can_be_set(schedules: Schedules) -> None:
     """As it is, and after it was deleted."""
-    for number, when in enumerate(
-        (60, timedelta(days=1), crontab(hour=6), cron("@daily"), every("1 h", anchor="2026-01-01T00:00Z"))
-    ):
+    hourly = every("1 h", anchor="2026-01-01T00:00Z")
+    for number, when in enumerate((60, timedelta(days=1), crontab(hour=6), cron("@daily"), hourly)):
         one = schedules.set(
             f"a{number}", **DAILY, schedule=when, timezone="Europe/Berlin", paused=True, metadata={"tenant": "42"}
         )

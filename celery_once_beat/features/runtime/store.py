@@ -76,7 +76,7 @@ class SetRequest:
 
 @dataclass(frozen=True)
 class Conflict:
-    """There is another version than the caller expected; ``current`` is what there is, None: nothing."""
+    """The version isn't the one that was expected; ``current``, without its name, is what there is; None: nothing."""
 
     current: StoredDefinition | None
 
@@ -97,14 +97,14 @@ class ChangeRecord:
 ChangeReply = Changed | Conflict | Unknown
 
 
-def _read(reply: list[Any]) -> ChangeReply:
+def _read(reply: str | list[Any]) -> Any:
+    if isinstance(reply, str):
+        word, version, at, paused, words, metadata = reply.split("\n", 5)
+        made = codec.whole(version), parse_instant(at), bool(codec.whole(paused)), word == "same"
+        return Changed(*made, *codec.read_words(words), metadata)
     match reply[0]:
-        case "done" | "same":
-            version, at = codec.whole(reply[1]), parse_instant(reply[2])
-            if not reply[3:]:  # of a deletion
-                return Changed(version, at)
-            words = codec.read_words(reply[4])
-            return Changed(version, at, bool(codec.whole(reply[3])), reply[0] == "same", *words, reply[5])
+        case "done":
+            return Changed(codec.whole(reply[1]), parse_instant(reply[2]))
         case "conflict":
             return Conflict(_make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
     return Unknown()
@@ -167,17 +167,14 @@ DELETE = Verb("delete", _KEYS, f"{_CHANGE} if_version:number", _read, waits=True
 
 def set_many(store: Store, wanted: Sequence[SetRequest]) -> list[Changed | Conflict | OnceError]:
     """Set definitions, in one pipeline."""
-    replies = store.trip.run([store.change_request(SET, **vars(each)) for each in wanted])
-    return [_named(reply, each.name) for each, reply in zip(wanted, replies, strict=True)]
+    return store.trip.run([store.change_request(SET, **vars(each)) for each in wanted])
 
 
 def delete_many(
     store: Store, names: Iterable[str], words: str = "{}", *, if_version: int | None = None
 ) -> list[ChangeReply | OnceError]:
     """Delete definitions, in one pipeline; see :class:`SetRequest`. What is open continues to its outcome."""
-    asked = [(name, store.change_request(DELETE, name, words, if_version=if_version)) for name in names]
-    replies = store.trip.run([request for _, request in asked])
-    return [_named(reply, name) for (name, _), reply in zip(asked, replies, strict=True)]
+    return store.trip.run([store.change_request(DELETE, name, words, if_version=if_version) for name in names])
 
 
 def set_paused(
@@ -191,13 +188,6 @@ def set_paused(
     request = store.change_request(_PAUSE, name, words, paused=paused, only_still=False, **more)
     reply = store.trip.one(request)
     return replace(reply, name=name) if isinstance(reply, StoredDefinition) else reply
-
-
-def _named(reply: Any, name: str) -> Any:
-    """Add the name to the definition that a conflict returns."""
-    if isinstance(reply, Conflict) and reply.current is not None:
-        return Conflict(replace(reply.current, name=name))
-    return reply
 
 
 def read_definitions(store: Store, names: Sequence[str]) -> list[StoredDefinition | OnceError | None]:

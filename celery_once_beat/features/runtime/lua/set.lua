@@ -10,15 +10,15 @@
 -- With COUNTS_FROM another scheduler has run its windows up to there: they don't count, and later ones are owed. The cursor
 -- never goes back.
 --
--- returns {'done', version, time, paused 1 or 0, words, metadata}   it is as asked, now or before
---         {'same', …}                              it was as asked already but for METADATA: nothing else changes
---         {'conflict', field, value...}            what there is instead; nothing but the word where there is none
+-- returns 'done', version, time, paused 1 or 0, words, metadata: lines of one text; it is as asked, now or before
+--         'same', …                        it was as asked already but for METADATA: nothing else changes
+--         {'conflict', field, value...}    what there is instead; nothing but the word where there is none
 
 -- include: definition, fields, pauses
 
 local function answer(word, version, at, paused)
   local kept = redis.call('HMGET', DEF, 'words', 'metadata')
-  return {word, version, at, paused and 1 or 0, kept[1] or '', kept[2] or ''}
+  return table.concat({word, version, at, paused and 1 or 0, kept[1] or '', kept[2] or ''}, '\n')
 end
 
 local made, made_at = made_before()
