@@ -44,6 +44,8 @@ logger = get_logger(__name__)
 When: TypeAlias = "BaseSchedule | float | timedelta | datetime"
 #: Called with why a schedule can't be read.
 Wrong: TypeAlias = "Callable[[OnceError], None] | None"
+#: Definitions by name, as they may be.
+Like: TypeAlias = "Mapping[str, Definition] | None"
 #: Schedules that travel in one pipeline.
 _PAGE = 500
 
@@ -349,9 +351,7 @@ class Schedules:
         found = [raised(names) for names in definitions.definition_names(self._store)]
         return sorted(name for each in found for name in each if name.startswith(prefix))
 
-    def _read(
-        self, names: Sequence[str], wrong: Wrong = None, like: Mapping[str, Definition] | None = None
-    ) -> builtins.list[Schedule]:
+    def _read(self, names: Sequence[str], wrong: Wrong = None, like: Like = None) -> builtins.list[Schedule]:
         """Read those of these schedules that there are; one that is ``like`` the definition of its name is that.
 
         One that can't be read is given to ``wrong``; None: it is raised.
@@ -420,11 +420,7 @@ class Schedules:
 
         One that can't be read is logged, and left out.
         """
-        found = self._histories(names, number)
-        for each in found.values():
-            if isinstance(each, OnceError):
-                _log_wrong(each)
-        return {name: windows for name, windows in found.items() if not isinstance(windows, OnceError)}
+        return _readable(self._histories(names, number))
 
     def _histories(self, names: Iterable[str], number: int) -> dict[str, Sequence[WindowStatus] | OnceError]:
         seen = Lookup(self._store).overview(map(check_name, names), check_number(number)).entries
@@ -447,11 +443,8 @@ class Schedules:
         Those that there are none of are left out; one that can't be read is logged, and left out.
         """
         entries, asked = self._entries(), [*map(check_name, names)]
-        found = self._beat_entries(asked, entries)
-        for each in found.values():
-            if isinstance(each, OnceError):
-                _log_wrong(each)
-        entries.apply(entries.scheduled, Changes([each for each in found.values() if isinstance(each, BeatEntry)]))
+        found = _readable(self._beat_entries(asked, entries))
+        entries.apply(entries.scheduled, Changes([*found.values()]))
         overview = Lookup(self._store).overview(each.name for each in entries)
         report = make_report(overview, LoadedSchedule(entries, "", claims_windows=True))
         return {each.entry: each for each in report.entries if each.entry in found}
@@ -547,7 +540,7 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
     return zone
 
 
-def _schedule(known: StoredDefinition | None, like: Mapping[str, Definition] | None = None) -> Schedule | None:
+def _schedule(known: StoredDefinition | None, like: Like = None) -> Schedule | None:
     """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
     if known is None:
         return None
@@ -560,6 +553,14 @@ def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition |
     """Return a definition that is there, else None; raises its error."""
     found = raised(known)
     return None if found is None or found.deleted else found
+
+
+def _readable(found: Mapping[str, T | OnceError]) -> dict[str, T]:
+    """Return what can be read, by name; log why the others can't."""
+    for each in found.values():
+        if isinstance(each, OnceError):
+            _log_wrong(each)
+    return {name: each for name, each in found.items() if not isinstance(each, OnceError)}
 
 
 def _log_wrong(error: OnceError) -> None:

@@ -78,10 +78,10 @@ class Lookup:
         """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""
         seen: dict[str, EntrySeen] = {}
         for name, replies in zip(names, read_many(self._store, names, _HELD, history), strict=True):
-            away = next((each for each in replies if isinstance(each, StoreUnavailableError)), None)
-            if away is not None:
-                raise away
-            known = trouble.get(name) or trouble.get(shard_of(name), "")
+            for each in replies:
+                if isinstance(each, StoreUnavailableError):
+                    raise each
+            known = (trouble and (trouble.get(name) or trouble.get(shard_of(name)))) or ""
             account = read_account(self._keys.of_entry("entry", name), replies[0])
             seen[name] = make_entry(name, account, replies[1:], overdue.get(name, {}), known)
         return seen

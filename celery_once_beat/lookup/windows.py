@@ -49,7 +49,7 @@ def make_entry(
         return WindowSeen(start, state, refused=refused.get(text, 0), failure=why, done_by=done_by, **more)
 
     windows = [see(each.start, each.outcome, ordered=each.ordered, past=each) for each in past]
-    if known is not None:
+    if known is not None and known.open:
         first = _first_in_line(known)
         for start, window in known.open.items():
             more: dict[str, Any] = {"open": window, "ordered": window.backfill}

@@ -256,7 +256,7 @@ def _read_back(text: str) -> Definition:
 
 def _restored(name: str, found: Mapping[str, Any], kind: type, *, marked: bool) -> Any:
     """Return a part with Celery's own types, dates say, as a task gets them; not ``marked``: there are none."""
-    value = typed(found, name, kind, f"a {kind.__name__}", kind())
+    value = typed(found, name, kind, f"a {kind.__name__}") if name in found else kind()
     if not value or not marked:
         return value
     try:

@@ -156,5 +156,5 @@ def is_silent(heard: timedelta, lease: float) -> bool:
 
 def skipped_in_a_row(records: Sequence[Past]) -> int:
     """Return how many of the newest windows were skipped, if too many, else 0; ``records`` are newest first."""
-    number = sum(1 for _ in takewhile(lambda past: past.outcome == "skipped", records))
+    number = sum(1 for _ in takewhile(lambda past: past.outcome == "skipped", records)) if records else 0
     return number if number >= _MOST_SKIPPED else 0

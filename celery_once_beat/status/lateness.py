@@ -34,9 +34,10 @@ def deadline_of(listed: Listed) -> timedelta | None:
 
 def late_now(listed: Listed, now: datetime) -> tuple[LateWindow, ...]:
     """Return the late windows that are open, the oldest first; then the oldest that no beat has claimed."""
-    deadline, account, due = deadline_of(listed), listed.seen.account, unclaimed(listed)
+    deadline, account = deadline_of(listed), listed.seen.account
     if deadline is None or account is None:
         return ()
+    due = unclaimed(listed)
     late = [
         LateWindow(listed.name, window.start, *why_late(window, account))
         for window in reversed(listed.seen.windows)

@@ -114,13 +114,8 @@ class _Look:
 
     def by(self, seen: EntrySeen) -> tuple[object, ...]:
         """Return all by which an entry is listed."""
-        return (
-            seen,
-            self._entries.get(seen.name),
-            self._overview.loaded.get(seen.name),
-            self._who,
-            self.left_out.get(seen.name),
-        )
+        name = seen.name
+        return seen, self._entries.get(name), self._overview.loaded.get(name), self._who, self.left_out.get(name)
 
     def line(self, seen: EntrySeen) -> tuple[Listed | None, str]:
         """Return an entry, None where it isn't shown, and how it differs (_DIFFERENCES), or ''.
@@ -189,17 +184,9 @@ class _Look:
                 entry = self._entries.make_loaded(seen.name, definition, known)
             except OnceError:
                 entry = None  # its name or its options are none; what the beat loaded is shown
-        return Listed(
-            seen.name,
-            definition.task,
-            entry.description if entry else definition.description,
-            definition.tracked,
-            seen,
-            entry,
-            definition.lease,
-            countdown=definition.countdown or 0.0,
-            of_code=entry is not None and entry is code,
-        )
+        words, waits = (entry or definition).description, definition.countdown or 0.0
+        what, own = (seen.name, definition.task, words, definition.tracked), entry is not None and entry is code
+        return Listed(*what, seen, entry, definition.lease, countdown=waits, of_code=own)
 
     def _of_code(self, code: BeatEntry, seen: EntrySeen) -> Listed:
         lease, waits = self._entries.lease_of(code), code.timing.countdown or 0.0

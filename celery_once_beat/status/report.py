@@ -224,14 +224,15 @@ class LastStatuses:
         #: By name.
         self._entries: dict[str, tuple[Listed, EntryStatus, datetime]] = {}
 
-    def entry(self, listed: Listed, now: datetime) -> EntryStatus | None:
-        """Return how an entry stands that rests; None where that has to be found."""
-        known = self._entries.get(listed.name)
-        return known[1] if known is not None and known[0] is listed and now < known[2] else None
+    def entry(self, look: Judged, scene: Scene) -> EntryStatus:
+        """Return how an entry stands, found anew unless it rests.
 
-    def keep(self, listed: Listed, status: EntryStatus, now: datetime) -> EntryStatus:
-        """Keep how an entry stands, if it rests: nothing is open or to be claimed, and its next start lies ahead."""
-        account, known = listed.seen.account, self._entries.get(listed.name)
+        It rests while nothing is open or to be claimed, and its next start lies ahead.
+        """
+        listed, now, known = look.listed, scene.now, self._entries.get(look.listed.name)
+        if known is not None and known[0] is listed and now < known[2]:
+            return known[1]
+        account, status = listed.seen.account, _entry(look, scene)
         if known is not None and known[1] == status:
             status = known[1]  # the same object: so who compares is done at once
         settled = now - judgements.CLAIMED_WITHIN
@@ -250,15 +251,14 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 
     ``before``: what hasn't changed since the last report is returned as the same objects.
     """
-    before = before or LastStatuses()
     now = overview.now
-    listed, differs = line_up(schedule, overview, before.lines)
+    listed, differs = line_up(schedule, overview, before.lines if before else None)
     looks = [Judged.at(each, now) for each in listed]
     workers = find_workers(overview, looks)
     prefix = schedule.entries.settings.key_prefix
     by_name, alive = {each.worker: each for each in workers}, frozenset(beat.beat for beat in overview.beats)
     scene = Scene(now, find_stuck_queues(looks, workers), by_name, cause_of(overview.beats), alive, prefix)
-    entries = [before.entry(look.listed, now) or before.keep(look.listed, _entry(look, scene), now) for look in looks]
+    entries = [before.entry(look, scene) if before else _entry(look, scene) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.
     wrong = {n if isinstance(n, str) else shown(n): f"can't run: {why}" for n, why in schedule.entries.wrong.items()}
@@ -303,29 +303,31 @@ def _disabled(seen: EntrySeen, scene: Scene) -> EntryStatus:
 def _counted(seen: EntrySeen, now: datetime, prefix: str) -> dict[str, Any]:
     """Return what the store says of an entry."""
     account = seen.account
-    known = {
-        "last": WindowStatus.of(seen.last, seen.name, prefix) if seen.last else None,
-        "running": sum(window.state == "running" for window in seen.windows),
-        "overdue": len(seen.overdue),
-    }
+    last = seen.last
+    known: dict[str, Any] = {"last": last and WindowStatus.of(last, seen.name, prefix), "overdue": len(seen.overdue)}
     if account is None:
         return known
-    waiting = [window for window in seen.windows if window.open is not None and window.open.waits]
-    return {
-        **known,
+    known |= {
         "paused": account.paused,
         "paused_for": in_seconds(now - account.paused_at) if account.paused and account.paused_at else None,
         "stopped": is_stopped(account),
-        "open": len(account.open),
-        "queues": tuple(sorted({window.queue for window in account.open.values() if window.queue})),
-        "buffered": len(waiting),
-        "first_waiting": WindowStatus.of(waiting[-1], seen.name, prefix) if waiting else None,
         "refused": account.refused,
         "said_late": account.late,
         "outcomes": account.counts,
         "backfilled": account.apart,
-        "oldest_open": max((in_seconds(now - each.claimed) for each in account.open.values()), default=None),
         "times": read_times(account),
+    }
+    if not account.open:
+        return known
+    waiting = [window for window in seen.windows if window.open is not None and window.open.waits]
+    return {
+        **known,
+        "open": len(account.open),
+        "queues": tuple(sorted({window.queue for window in account.open.values() if window.queue})),
+        "buffered": len(waiting),
+        "first_waiting": WindowStatus.of(waiting[-1], seen.name, prefix) if waiting else None,
+        "running": sum(window.state == "running" for window in seen.windows),
+        "oldest_open": max(in_seconds(now - each.claimed) for each in account.open.values()),
     }
 
 
@@ -344,8 +346,9 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
         # A one-off whose window is behind it has no next one.
         had_it = account is not None and entry.is_in_force(account.fingerprint) and account.cursor > account.since
         entry.progress.since = account.since if account and had_it else None
-        if not known.get("paused"):
-            known["next"] = listed.after(max(now, account.cursor) if account else now)
+    worries = [*worries_of(look, scene)]  # these ask from the cursor on: the timetable then knows the next start
+    if not known.get("paused"):
+        known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
         listed.name,
         "scheduled",
@@ -360,5 +363,5 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
         skipped=judgements.skipped_in_a_row(seen.records),
         oldest_running=max((in_seconds(running_for(each, now)) for each in look.running), default=None),
         **known,
-        **attention_of(worries_of(look, scene)),
+        **(attention_of(worries) if worries else {}),
     )

@@ -37,18 +37,20 @@ class Judged(NamedTuple):
 
     listed: Listed
     #: All that are open.
-    open: Sequence[WindowSeen]
-    running: Sequence[WindowSeen]
-    silent: Sequence[WindowSeen]
-    hung: Sequence[WindowSeen]
-    stuck: Sequence[WindowSeen]
+    open: Sequence[WindowSeen] = ()
+    running: Sequence[WindowSeen] = ()
+    silent: Sequence[WindowSeen] = ()
+    hung: Sequence[WindowSeen] = ()
+    stuck: Sequence[WindowSeen] = ()
     #: The oldest comes first.
-    late: Sequence[LateWindow]
+    late: Sequence[LateWindow] = ()
 
     @classmethod
     def at(cls, listed: Listed, now: datetime) -> Judged:
         """Judge the windows of an entry."""
         windows = [each for each in listed.seen.windows if each.open is not None]
+        if not windows:
+            return cls(listed, late=late_now(listed, now))
         running = [window for window in windows if window.state == "running"]
         lease = listed.lease or 0.0
         silent = [each for each in running if judgements.is_silent(_unheard(each, listed, now), lease)]
@@ -229,6 +231,10 @@ def failure_of(seen: EntrySeen) -> Iterator[Worry]:
 def _worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
     entry, seen = listed.entry, listed.seen
     account = seen.account
+    if account is not None:
+        yield from _worries_of_account(account, listed, scene)  # the timetable is asked from the cursor on: once
+    elif not seen.trouble:
+        yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
     if seen.trouble:
         yield judgements.UNREADABLE, seen.trouble
     if listed.left_out:
@@ -241,10 +247,6 @@ def _worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
         except ScheduleError as exc:
             yield judgements.BROKEN, str(exc)
     yield from failure_of(seen)
-    if account is not None:
-        yield from _worries_of_account(account, listed, scene)
-    elif not seen.trouble:
-        yield judgements.NOT_LOADED, judgements.NOT_LOADED.meaning
 
 
 def overdue_words(overdue: Mapping[datetime, datetime]) -> str:

@@ -140,9 +140,10 @@ def read_account(key: str, reply: Any) -> EntryAccount | OnceError | None:
 def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
     by, note, paused_at = read_pause_words(values.get("paused_words", "{}") if values.get("paused") == "1" else "{}")
     loaders = values.get("loaders", "").split(" ")
+    more = [name for name in values if name[1:2] == ":"]  # of most entries none
 
     def counted(prefix: str) -> dict[str, int]:
-        return {read_text(name[2:]): whole(value) for name, value in values.items() if name.startswith(prefix)}
+        return {read_text(name[2:]): whole(values[name]) for name in more if name.startswith(prefix)}
 
     return EntryAccount(
         cursor=parse_instant(values["cursor"]),
@@ -153,7 +154,7 @@ def _read_account(key: str, values: dict[str, str]) -> EntryAccount:
         refused=whole(values.get("refused", 0)),
         counts=counted("c:"),
         apart=counted("x:"),
-        open={parse_instant(name[2:]): _read_open(text) for name, text in values.items() if name.startswith("w:")},
+        open={parse_instant(name[2:]): _read_open(values[name]) for name in more if name.startswith("w:")},
         fingerprint=values.get("fingerprint"),
         paused_by=by,
         paused_for=note,

@@ -74,6 +74,8 @@ def make_defined(
     if known.deleted:
         # As the store has it, without a zone's rules: no beat loads a deleted one.
         entry = replace(entry, fingerprint=known.fingerprint)
+    if not changes:
+        return entry
     since = datetime.now(timezone.utc) - _OWED_FOR
     replaced = [change for change in reversed(changes) if change.what in ("set", "delete") and change.at > since]
     if replaced and not replaced[0].replaced:

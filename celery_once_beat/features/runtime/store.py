@@ -15,6 +15,9 @@ from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import shown
 
+#: A fingerprint that scripts can list.
+_MARK = re.compile(r"def:\d{1,15}:[!-~]{1,40}")
+
 
 @dataclass(frozen=True)
 class StoredDefinition(ActedOn):
@@ -145,7 +148,7 @@ def _make_definition(name: str, values: dict[str, str]) -> StoredDefinition:
 
 def _check_mark(text: str) -> str:
     """Return a fingerprint that scripts can list."""
-    if not re.fullmatch(r"def:\d{1,15}:[!-~]{1,40}", text):
+    if not _MARK.fullmatch(text):
         raise ValueError(f"found the mark {text!r:.40}")
     return text
 
@@ -215,10 +218,12 @@ def ask_changed(store: Store, numbers: Sequence[int]) -> list[tuple[Any, ...]]:
 
     The one of that number is among the answers, as long as the store knows it; each is read by :func:`read_numbers`.
     """
-    return [
-        ("ZRANGEBYSCORE", store.keys.of_shard("defs", shard), number, "+inf", "WITHSCORES")
-        for shard, number in enumerate(numbers)
-    ]
+    return _since(store, "defs", enumerate(numbers))
+
+
+def _since(store: Store, what: str, asked: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
+    of = store.keys.of_shard
+    return [("ZRANGEBYSCORE", of(what, shard), number, "+inf", "WITHSCORES") for shard, number in asked]
 
 
 def definition_names(store: Store) -> list[dict[str, int] | OnceError]:
@@ -229,9 +234,7 @@ def definition_names(store: Store) -> list[dict[str, int] | OnceError]:
 
 def deleted_since(store: Store, numbers: Mapping[int, int]) -> list[dict[str, int] | OnceError]:
     """Return for each shard of ``numbers`` the names that were deleted since the change of that number."""
-    asked = [(store.keys.of_shard("gone", shard), number) for shard, number in numbers.items()]
-    commands = [("ZRANGEBYSCORE", key, number, "+inf", "WITHSCORES") for key, number in asked]
-    return [*map(read_numbers, store.trip.send(commands))]
+    return [*map(read_numbers, store.trip.send(_since(store, "gone", numbers.items())))]
 
 
 def read_changes(store: Store, names: Sequence[str]) -> list[list[ChangeRecord] | OnceError]:
