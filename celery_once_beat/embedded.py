@@ -78,9 +78,9 @@ class EmbeddedServer:
         """Remove all that it keeps."""
         self._send(b"FLUSHALL\r\n")
 
-    def set(self, key: str, text: str) -> None:
-        """Set a key to a text without blanks and quotes' escapes."""
-        self._send(f"SET {key} '{text}'\r\n".encode())
+    def set(self, **numbers: int) -> None:
+        """Set keys to numbers, at once."""
+        self._send(f"MSET {' '.join(f'{key} {number}' for key, number in numbers.items())}\r\n".encode())
 
     def close(self) -> None:
         """End it."""

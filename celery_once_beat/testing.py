@@ -31,7 +31,7 @@ from .errors import SettingError
 from .features.effects.task import Effects
 from .rules import check_instant
 from .settings import Settings
-from .store import Begun, Ending, Published, Store, stores_made_by
+from .store import Begun, Ending, Published, Store, codec, roundtrip, stores_made_by
 from .store.scripts import all_verbs
 from .windows import Window, WindowKey, next_start, starts_after
 from .wording import expect, shown
@@ -468,9 +468,10 @@ class OnceBeat(ExitStack):
         self._server, self._clock = enter(embedded_store()).start(), enter(pinned_clock(at))
         enter(mock.patch.object(ServerClock, "measured"))
         enter(mock.patch.multiple(SetupCheck, after_sweep=lambda *_: (), work=lambda _: None))
+        # The server's own time can't be set: it is taken from two keys.
+        enter(mock.patch.object(roundtrip, "TIME", codec.pack("MGET", "seconds", "micros")))
         for verb in all_verbs():
-            # The server's own time can't be set: its scripts take it from a key.
-            pinned = verb.script.replace("redis.call('TIME')", "cjson.decode(redis.call('GET', 'clock'))")
+            pinned = verb.script.replace("redis.call('TIME')", "redis.call('MGET', 'seconds', 'micros')")
             made = enter(mock.patch.dict(vars(verb), {"script": pinned}))
             made.pop("sha", None)
         self._move_to(self._clock.now())
@@ -483,7 +484,7 @@ class OnceBeat(ExitStack):
 
     def _move_to(self, at: datetime) -> None:
         self._clock.move_to(at)
-        self._server.set("clock", f'["{int(at.timestamp())}","{at.microsecond}"]')
+        self._server.set(seconds=int(at.timestamp()), micros=at.microsecond)
 
     def until(self, at: datetime | str) -> list[Sent]:
         """Let the time pass until ``at``; returns what the beat has sent since the last call, in order.

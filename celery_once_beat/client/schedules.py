@@ -263,7 +263,7 @@ class Schedules:
         if isinstance(reply, OnceError):
             return reply
         self._name_unknown_task(wanted.name, wanted.definition.task)
-        return Schedule.stored(wanted.definition, wanted.name, reply)
+        return Schedule.stored(wanted.definition, wanted.name, reply, self._store.trip.ahead)
 
     def pause(self, name: str, *, by: str = "", note: str = "") -> Schedule | None:
         """Claim no further windows; open ones continue. As ``celery once pause``, also for a beat's own entries.
@@ -287,7 +287,7 @@ class Schedules:
         if isinstance(reply, Unknown):
             raise self._unknown(name)
         try:
-            return _schedule(reply) if isinstance(reply, StoredDefinition) else None
+            return self._schedule(reply) if isinstance(reply, StoredDefinition) else None
         except OnceError:
             return None
 
@@ -311,7 +311,7 @@ class Schedules:
 
     def get(self, name: str) -> Schedule | None:
         """Return a schedule; None where there is none."""
-        return _schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)])[0]))
+        return self._schedule(_undeleted(definitions.read_definitions(self._store, [check_name(name)])[0]))
 
     def get_many(self, names: Iterable[str]) -> dict[str, Schedule]:
         """Return those of a page of schedules that there are, by name, in a round trip for 1,000 of them."""
@@ -359,7 +359,7 @@ class Schedules:
         found: builtins.list[Schedule] = []
         for known in definitions.read_definitions(self._store, names):
             try:
-                found += filter(None, [_schedule(_undeleted(known), like)])
+                found += filter(None, [self._schedule(_undeleted(known), like)])
             except OnceError as exc:
                 if wrong is None or isinstance(exc, StoreUnavailableError):
                     raise
@@ -451,6 +451,14 @@ class Schedules:
 
     # -- parts ------------------------------------------------------------------------------------------------
 
+    def _schedule(self, known: StoredDefinition | None, like: Like = None) -> Schedule | None:
+        """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
+        if known is None:
+            return None
+        same = (like or {}).get(known.name)
+        definition = same if same and same.text() == known.text else Definition.read(known.name, known.text)
+        return Schedule.stored(definition, known.name, known, self._store.trip.ahead)
+
     def _settings_for(self, definition: Definition) -> Settings:
         """The app's; without it with the limits that beats say they have, or any where none lives."""
         settings, limit = self._store.settings, definition.once.get("limit")
@@ -509,7 +517,7 @@ class Schedules:
             )
 
     def _conflict(self, name: str, reply: definitions.Conflict, expected: int | None) -> VersionConflictError:
-        current = _schedule(reply.current and replace(reply.current, name=name))
+        current = self._schedule(reply.current and replace(reply.current, name=name))
         there = "there is none" if current is None else f"it has version {current.version}"
         return VersionConflictError(f"schedule {name!r}: expected version {expected}, {there}", current)
 
@@ -538,15 +546,6 @@ def _one_zone(given: object, when: object, once: object) -> tzinfo:
                 f"timezone: found {zone_name(zone)!r}, and {shown(other)} in {what}; expected one time zone"
             )
     return zone
-
-
-def _schedule(known: StoredDefinition | None, like: Like = None) -> Schedule | None:
-    """Read a definition as the store has it; None: there is none. Raises StoreDataError or NewerVersionError."""
-    if known is None:
-        return None
-    same = (like or {}).get(known.name)
-    definition = same if same and same.text() == known.text else Definition.read(known.name, known.text)
-    return Schedule.stored(definition, known.name, known)
 
 
 def _undeleted(known: StoredDefinition | OnceError | None) -> StoredDefinition | None:

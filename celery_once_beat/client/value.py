@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -43,9 +43,11 @@ class Schedule(Definition):
     paused: bool = False
     #: What the caller keeps with it, as JSON has it. It is in no message.
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    #: How far the server's clock was ahead of this machine's when it was read.
+    clock_ahead: timedelta = field(default=timedelta(0), compare=False, repr=False)
 
     @classmethod
-    def stored(cls, definition: Definition, name: str, known: StoredDefinition | Changed) -> Schedule:
+    def stored(cls, definition: Definition, name: str, known: StoredDefinition | Changed, ahead: timedelta) -> Schedule:
         """Make it of what the store says; raises StoreDataError for metadata that can't be read."""
         try:
             metadata = read_object(known.metadata) if known.metadata else {}
@@ -61,6 +63,7 @@ class Schedule(Definition):
             note=known.note,
             paused=known.paused,
             metadata=metadata,
+            clock_ahead=ahead,
         )
         return made
 
@@ -91,18 +94,19 @@ class Schedule(Definition):
         return read_schedule(json.loads(json.dumps(self.as_json()["schedule"]), object_hook=moved))
 
     def next(self, number: int = 1, after: datetime | None = None) -> Sequence[datetime]:
-        """Return the next starts after ``after`` (aware), in UTC, without Redis; None: after now, by this machine.
+        """Return the next starts after ``after`` (aware), in UTC, without Redis.
 
-        There are fewer where the schedule ends, leaves out all for long, or can't say.
+        None: after now, by the server's clock as it was when this was read; of a value that wasn't read, by this
+        machine's. There are fewer where the schedule ends, leaves out all for long, or can't say.
         """
-        since = datetime.now(timezone.utc) if after is None else after.astimezone(timezone.utc)
+        since = datetime.now(timezone.utc) + self.clock_ahead if after is None else after.astimezone(timezone.utc)
         own = {name: value for name, value in self.once.items() if name in ("anchor", "spread")}
         policy = EntryPolicy.of(self.name, own, None, Settings())
         timetable = Timetable(self.schedule, policy.anchor, spread_offset(self.name, policy.spread), one_off=False)
-        found = []
+        found: list[datetime] = []
         with suppress(ScheduleError):
-            for start in islice(coming_starts(timetable, since), check_number(number)):
-                found.append(start)  # noqa: PERF402  # what came before an error is kept
+            # What came before an error is kept.
+            found.extend(islice(coming_starts(timetable, since), check_number(number)))
         return found
 
 

@@ -54,7 +54,7 @@ def read_many(store: Store, names: Sequence[str], held: Mapping[str, str], most:
             by_shard.setdefault(shard_of(name), []).append(name)
         keys = ([store.keys.of_entry(what, name) for name in of for what in held] for of in by_shard.values())
         requests: list[Request[Any]] = [READ.request({}, each, commands=held.values(), most=most) for each in keys]
-        for of, answer in zip(by_shard.values(), store.trip.run(requests), strict=True):
+        for of, answer in zip(by_shard.values(), store.trip.timed(requests), strict=True):
             each_key = repeat(answer) if isinstance(answer, OnceError) else answer
             found.update(zip(of, zip(*[iter(each_key)] * len(held), strict=False), strict=False))
     for name, replies in found.items():

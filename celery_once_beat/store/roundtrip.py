@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from itertools import repeat
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 #: A plain command: its name, its key, and so on.
 Words = tuple[Any, ...]
 
+TIME = codec.pack("TIME")
 #: How long WAIT waits for replicas, milliseconds.
 _WAIT_MS = 1000
 #: How an error begins that a script raised itself, and not a command in it.
@@ -55,6 +57,8 @@ class RoundTrip:
         self.settings = settings
         self._keys = keys
         self._lazy: Nodes | None = None
+        #: How far the server's clock was ahead of this machine's at the last :meth:`timed`, as far as its reply shows.
+        self.ahead = timedelta(0)
 
     @property
     def _nodes(self) -> Nodes:
@@ -74,6 +78,16 @@ class RoundTrip:
     def run(self, requests: Sequence[Request[T]]) -> list[T | OnceError]:
         """Send all in one pipeline; an error that concerns one request stands in its place."""
         return self.send(requests)
+
+    def timed(self, requests: Sequence[Request[T]]) -> list[T | OnceError]:
+        """As :meth:`run`; the server's time comes along, for ``ahead``."""
+        sent = datetime.now(timezone.utc)
+        *replies, time = self.send([*requests, Request(TIME, requests[0].key, None)])
+        received = datetime.now(timezone.utc)
+        if not isinstance(time, OnceError):
+            now = codec.EPOCH + timedelta(seconds=int(time[0]), microseconds=int(time[1]))
+            self.ahead = now - min(max(now, sent), received)
+        return replies
 
     def send(self, requests: Sequence[Request[Any] | Words]) -> list[Any]:
         """As :meth:`run`, also for plain commands: each is a tuple of its name, its key, and so on."""

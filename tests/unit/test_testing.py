@@ -396,6 +396,7 @@ def test_a_beat_in_the_process_sends_what_is_due(proj: Celery) -> None:
         beat(proj, "2026-11-21T07:00Z")
         before.set("users/ann", task="proj.report", schedule=crontab(hour=8, minute=30), args=("ann",))
         Schedules(proj).set("users/bob", task="proj.plain", schedule=utc("2026-11-22T05:00"))
+        assert before.get("users/ann").next() == [utc("2026-11-21T07:30")]
         (sent,) = beat.until("09:00")
         assert (sent.entry, sent.task, sent.args, sent.kwargs) == ("users/ann", "proj.report", ("ann",), {})
         assert [sent.run(), sent.run()] == ["ann 21. 07:30 True"] * 2

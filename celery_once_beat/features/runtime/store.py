@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreDataError
-from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec, read_many
+from celery_once_beat.store import SHARDS, ActedOn, Confirmed, Store, Unknown, codec, raised, read_many
 from celery_once_beat.store.keys import VERSION, newer
 from celery_once_beat.store.scripts import PAUSE, Verb
 from celery_once_beat.windows import parse_instant
@@ -170,14 +170,14 @@ DELETE = Verb("delete", _KEYS, f"{_CHANGE} if_version:number", _read, waits=True
 
 def set_many(store: Store, wanted: Sequence[SetRequest]) -> list[Changed | Conflict | OnceError]:
     """Set definitions, in one pipeline."""
-    return store.trip.run([store.change_request(SET, **vars(each)) for each in wanted])
+    return store.trip.timed([store.change_request(SET, **vars(each)) for each in wanted])
 
 
 def delete_many(
     store: Store, names: Iterable[str], words: str = "{}", *, if_version: int | None = None
 ) -> list[ChangeReply | OnceError]:
     """Delete definitions, in one pipeline; see :class:`SetRequest`. What is open continues to its outcome."""
-    return store.trip.run([store.change_request(DELETE, name, words, if_version=if_version) for name in names])
+    return store.trip.timed([store.change_request(DELETE, name, words, if_version=if_version) for name in names])
 
 
 def set_paused(
@@ -189,7 +189,7 @@ def set_paused(
     """
     more = store.of_features(_PAUSE, from_now=from_now)
     request = store.change_request(_PAUSE, name, words, paused=paused, only_still=False, **more)
-    reply = store.trip.one(request)
+    reply = raised(store.trip.timed([request])[0])
     return replace(reply, name=name) if isinstance(reply, StoredDefinition) else reply
 
 
