@@ -402,7 +402,7 @@ def _whole(value: Any, least: int = 1, most: int | None = None) -> int:
     raise ValueError
 
 
-def _lease(value: Any) -> float | None:
+def _lease(value: Any) -> Any:
     return check_lease("", _whole(value, most=10**12) / 1000)
 
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of

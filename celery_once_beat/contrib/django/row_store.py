@@ -1,4 +1,4 @@
-"""What the store knows of a database's rows: which entries they make, what they had by other names, and what is spent."""
+"""What the store knows of a database's rows: which entries they make, what they had by other names, what is spent."""
 
 from __future__ import annotations
 
