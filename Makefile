@@ -28,10 +28,6 @@ WINDOWS ?=
 ABLATIONS ?=
 CORES ?= 1
 MODEL ?=
-# A file for what chaos asks of the store and is answered: python -m simulation.replay, in tests/, reads it.
-HISTORY ?=
-# How many histories make model replays.
-HISTORIES ?= 100000
 # How often make bench measures each thing, and which part alone: ONLY=workers. Of make mutants: ONLY=python, ONLY=lua; of
 # make simulate ABLATIONS=1: ONLY=fence,renew-extends.
 ROUNDS ?= 5
@@ -97,8 +93,8 @@ nightly: test-all long coverage chaos model celery-suite matrix  ## what takes a
 whens: $(VENV)/.test  ## a million starts of cron lines in all time zones against an independent cron, SEED=7
 	cd tests && $(abspath $(VENV))/bin/python whens.py $(if $(SEED),--seed $(SEED))
 
-model: $(VENV)/.test  ## the protocol's model in every state, and HISTORIES=100000 of a real server against it, SEED=7
-	$(PY) -m pytest -s -m "" tests/simulation/test_model.py tests/simulation/test_replay.py --histories $(HISTORIES) $(if $(SEED),--seed $(SEED))
+model: $(VENV)/.test  ## the protocol's model in every state
+	$(PY) -m pytest -s -m "" tests/simulation/test_model.py
 
 matrix: $(VENV)/.matrix  ## all tests with each Python, Celery, redis-py and server that is supported: hours
 	$(PY) -m nox $(SESSIONS) $(if $(ARGS),-- $(ARGS))
@@ -108,7 +104,7 @@ figures: $(VENV)/.test  ## the tests that docs/reports/evidence.md names; writes
 
 chaos: $(VENV)/.test  ## kills, freezes, cuts and floods a running system: make chaos MINUTES=60 SEED=7 EVERY=0.9 BROKER=rabbitmq
 	mkdir -p build
-	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) --every $(EVERY) --broker $(BROKER) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT)) $(if $(HISTORY),--history '$(abspath $(HISTORY))')
+	$(PY) -m pytest -s tests/chaos/soak.py --basetemp build/chaos --minutes $(MINUTES) --every $(EVERY) --broker $(BROKER) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 simulate: $(VENV)/.test  ## the whole system in one process under virtual time: make simulate SEED=1 WINDOWS=10000 CORES=2; ABLATIONS=1
 	cd tests && $(abspath $(VENV))/bin/python -m simulation --cores $(CORES) $(if $(SEED),--seed $(SEED)) $(if $(WINDOWS),--windows $(WINDOWS)) $(if $(MODEL),--model) $(if $(ABLATIONS),--ablations $(if $(ONLY),--only '$(ONLY)'))

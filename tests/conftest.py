@@ -65,8 +65,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--every", type=float, default=1.8, help="seconds between two faults of the chaos, on average")
     group.addoption("--broker", choices=("redis", "rabbitmq"), default="redis", help="of the chaos")
     group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
-    group.addoption("--histories", type=int, default=10_000, help="that are replayed against the model, by make long")
-    group.addoption("--history", help="a file for what the chaos asks of the store and is answered, to be replayed")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
     group.addoption(
         "--figures", action="store_true", help="measure what docs/reports/evidence.md names, and write it there"

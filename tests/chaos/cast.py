@@ -20,7 +20,6 @@ from needs import find
 from processes import Proc, Processes
 from proxy import Link
 from servers import RedisServer
-from simulation.recorder import Line, RecordingProxy
 from system import System
 
 if TYPE_CHECKING:
@@ -36,9 +35,8 @@ class Member:
 
     kind: str
     name: str
-    #: None: it reaches the server directly.
-    store: Link | None = None
-    broker: Link | None = None
+    store: Link
+    broker: Link
     pool: str = "prefork"
     clock: bool = False
     proc: Proc | None = None
@@ -51,30 +49,51 @@ class Member:
         return self.proc is not None and self.proc.alive and not self.busy
 
 
-class Company:
-    """Beats and workers of a system, which are started again when they are gone."""
+class Cast:
+    """The system with its two servers: two beats and two workers, one of each with a clock that may jump.
 
-    #: The server that coordinates, if it is one alone: only then are there faults of it.
-    store: RedisServer
+    Who is gone is started again.
+    """
 
-    def __init__(self, system: System, ledger: Ledger, broker: Broker[Any]) -> None:
-        self.system = system
-        system.broker_url = broker.url()
-        system.settings = {**system.settings, **broker.settings}
-        self.ledger = ledger
+    def __init__(
+        self, directory: Path, processes: Processes, ledger: Ledger, store: RedisServer, broker: Broker[Any]
+    ) -> None:
+        self.store = store
         self.broker = broker
-        self.members: list[Member] = []
+        self.ledger = ledger
+        self._open = ExitStack()
+        self.system = System(processes, ledger, store.url(), directory)
+        self.system.app = "chaos.app"
+        self.system.broker_url = broker.url()
+        self.system.settings = {**self.system.settings, **broker.settings}
+        self.system.entries = {
+            entry: {"task": task, "every": every, "args": [seconds], "options": {"once": ONCE.get(entry, {})}}
+            for entry, (task, every, seconds) in ENTRIES.items()
+        }
+        jumps = find("libfaketime") is not None
+        self.members = [
+            self._member("beat", "beat1"),
+            self._member("beat", "beat2", clock=jumps),
+            self._member("worker", "worker1", clock=jumps),
+            self._member("worker", "worker2", pool="threads"),
+        ]
         #: Processes that ended, and nobody had told them to.
         self.ended_alone: list[str] = []
         #: Faults that last: when each is over, and what ends it.
         self.ending: list[tuple[float, Callable[[], None]]] = []
         self._rng = random.Random(0)
-        self.ledger.write("clock", epoch=time.monotonic() - time.time())
+        ledger.write("clock", epoch=time.monotonic() - time.time())
 
-    @property
-    def store_port(self) -> int:
-        """Where all reach the store."""
-        return self.store.port
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.system.store.close()
+        self._open.close()
+
+    def _member(self, kind: str, name: str, **more: Any) -> Member:
+        store, broker = (self._open.enter_context(Link(port)) for port in (self.store.port, self.broker.port))
+        return Member(kind, name, store, broker, **more)
 
     def tend(self) -> None:
         """End faults whose time is over; start processes whose time has come."""
@@ -98,11 +117,10 @@ class Company:
     def _start(self, member: Member) -> None:
         if member.proc is not None:
             member.proc.end()
-        env = {}
-        if member.store is not None:
-            env["STORE_URL"] = f"redis://127.0.0.1:{member.store.port}/0"
-        if member.broker is not None:
-            env["BROKER_URL"] = self.broker.url(member.broker.port)
+        env = {
+            "STORE_URL": f"redis://127.0.0.1:{member.store.port}/0",
+            "BROKER_URL": self.broker.url(member.broker.port),
+        }
         faketime = 0 if member.clock else None
         if member.kind == "beat":
             member.proc = self.system.beat(member.name, faketime, **env)
@@ -116,49 +134,3 @@ class Company:
         """Its process has ended; it is started again in a while."""
         member.busy = False
         member.again_at = time.monotonic() + self._rng.uniform(0, 3)
-
-
-class Cast(Company):
-    """The system with its two servers: two beats and two workers, one of each with a clock that may jump."""
-
-    def __init__(
-        self,
-        directory: Path,
-        processes: Processes,
-        ledger: Ledger,
-        store: RedisServer,
-        broker: Broker[Any],
-        record: Callable[[Line], object] | None = None,
-    ) -> None:
-        self.store = store
-        self._open = ExitStack()
-        #: Where all reach the store: a proxy that records it, if that is asked for.
-        self.recorder = self._open.enter_context(RecordingProxy(self.store.port, record)) if record else None
-        super().__init__(System(processes, ledger, self.store.url(), directory), ledger, broker)
-        self.system.app = "chaos.app"
-        self.system.entries = {
-            entry: {"task": task, "every": every, "args": [seconds], "options": {"once": ONCE.get(entry, {})}}
-            for entry, (task, every, seconds) in ENTRIES.items()
-        }
-        jumps = find("libfaketime") is not None
-        self.members = [
-            self._member("beat", "beat1"),
-            self._member("beat", "beat2", clock=jumps),
-            self._member("worker", "worker1", clock=jumps),
-            self._member("worker", "worker2", pool="threads"),
-        ]
-
-    @property
-    def store_port(self) -> int:
-        return self.recorder.port if self.recorder else self.store.port
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.system.store.close()
-        self._open.close()
-
-    def _member(self, kind: str, name: str, **more: Any) -> Member:
-        store, broker = (self._open.enter_context(Link(port)) for port in (self.store_port, self.broker.port))
-        return Member(kind, name, store, broker, **more)

@@ -21,7 +21,7 @@ from typing import Any
 
 import redis
 from chaos.brokers import Broker
-from chaos.cast import Company, Member
+from chaos.cast import Cast, Member
 from chaos.faults import Fault
 from proxy import Link
 from servers import RedisServer
@@ -33,7 +33,7 @@ class Havoc:
     ``counts`` says how many of each kind, ``messages`` how many were doubled and purged.
     """
 
-    def __init__(self, cast: Company) -> None:
+    def __init__(self, cast: Cast) -> None:
         self.cast = cast
         self.counts: Counter[str] = Counter()
         self.messages: Counter[str] = Counter()
@@ -202,7 +202,7 @@ class Havoc:
         if not _answers(self.cast.store) or self._one("beat") is None:
             return False
         try:
-            with redis.Redis(port=self.cast.store_port, socket_timeout=10) as client:  # recorded as all that is sent
+            with self.cast.store.client(socket_timeout=10) as client:
                 client.flushall()
         except redis.RedisError:
             return False

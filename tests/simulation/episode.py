@@ -411,7 +411,7 @@ class Episode:
             entries={name: description(entry, settings) for name, entry in self.plan.entries.items()},
             lease=once["lease"], renew=once["lease"] / 3, claim_lease=once["claim_lease"],
             start_timeout=once["start_timeout"], tolerance=once["tolerance"],
-            recovery_interval=once["recovery_interval"], max_catch_up=1000, wait_replicas=once["wait_replicas"],
+            recovery_interval=once["recovery_interval"], wait_replicas=once["wait_replicas"],
             # As docs/settings.md derives them.
             beat_late=once["claim_lease"] + once["recovery_interval"] + 0.5,
             worker_late=once["lease"] + 1.0 + once["recovery_interval"] + 1.0,
@@ -421,7 +421,6 @@ class Episode:
             told_late=self._told_late(),
             beats=beats, workers=[place for places in workers for place in places],
             concurrency=1 if settings["prefork"] else settings["children"], longest=LONGEST, step=STEP, renew_noise=0.1,
-            received=True,
         )  # fmt: skip
         for place in (*beats[-2:], *workers[-2], *workers[-1]):
             self.world.not_yet(place)

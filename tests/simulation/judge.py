@@ -21,13 +21,13 @@ from math import inf
 from typing import Any
 
 from simulation.judge_faults import Faults
-from simulation.judge_history import FACTS, HOWS, OUTCOMES, Entry, Run, Settings, Wait, Window, settling
-from simulation.judge_times import Clock, HistoryError, Spans, key_of
+from simulation.judge_history import Entry, Run, Settings, Wait, Window, settling
+from simulation.judge_times import HistoryError, Spans, key_of
 
 _MOST_OLDER = 20  # of the windows that may have waited for their turn, so many are looked at
 KEPT = 10_000  # violations that are listed; all are counted
 RULES = {
-    "early": "nothing runs before its start by the server's clock",
+    "early": "nothing runs before its start",
     "not-owed": "what no definition in force has as a window neither runs nor is recorded",
     "late": "a window begins in time; only what the table of failures names delays it",
     "late-again": "after its worker was killed, a window begins again in time",
@@ -64,12 +64,10 @@ class Violation:
 
 @dataclass
 class Judgement:
-    """What is wrong, and how much was judged."""
+    """What is wrong."""
 
     violations: list[Violation] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)  # violations by rule
-    asked: Counter[str] = field(default_factory=Counter)  # how often each rule was asked
-    allowed: Counter[str] = field(default_factory=Counter)  # what excused something, by rule and reason
 
     @property
     def clean(self) -> bool:
@@ -83,10 +81,8 @@ class Judge:
         """``waited`` is what the history doesn't tell."""
         self.waited = tuple(waited)
         self.judgement = Judgement()
-        self.allowed = self.judgement.allowed
-        self.settings: Settings  # the first line's, as the next two are
+        self.settings: Settings  # the first line's, as the next one is
         self.faults: Faults
-        self.clock: Clock
         self.begun = False
         self.entries: dict[str, Entry] = {}
         self.sharing: dict[str, dict[str, Entry]] = {}  # limit → entries that name it
@@ -112,12 +108,7 @@ class Judge:
 
     def take(self, fact: dict[str, Any]) -> None:
         """Judge one fact."""
-        what = fact.get("what")
-        if what not in FACTS:
-            raise HistoryError(f"what: found {what!r}, expected one of {', '.join(FACTS)}")
-        missing = [name for name in (*FACTS[what], "at") if name not in fact]
-        if missing:
-            raise HistoryError(f"{what}: {', '.join(missing)} missing")
+        what = fact["what"]
         if self.begun == (what == "settings"):
             raise HistoryError("the first line, and no other, tells the settings")
         if what != "recorded":
@@ -129,7 +120,6 @@ class Judge:
     def _settings(self, fact: dict[str, Any]) -> None:
         self.settings = Settings.read(fact)
         self.faults = Faults(self.settings, self.waited)
-        self.clock = self.faults.clock
         self.begun = True
         for name, description in fact["entries"].items():
             self._change(name, 0.0, 0.0, description, "deploy")
@@ -138,8 +128,6 @@ class Judge:
         entry = self.entry(name)
         entry.change(asked, at, description, how)
         if description is not None and (limit := description.get("limit")) is not None:
-            if limit not in self.settings.limits:
-                raise HistoryError(f"limit: found {limit!r}, expected one of the settings")
             self.sharing.setdefault(limit, {})[name] = entry
 
     def entry(self, name: str) -> Entry:
@@ -152,10 +140,8 @@ class Judge:
         return entry, entry.window(float(fact["start"]))
 
     def _schedule(self, fact: dict[str, Any]) -> None:
-        how = fact.get("how", "edit")
-        if how not in {"deploy", "edit"}:
-            raise HistoryError(f"how: found {how!r}, expected deploy or edit")
-        self._change(fact["entry"], fact.get("asked", fact["at"]), fact["at"], fact["description"], how)
+        asked, how = fact.get("asked", fact["at"]), fact.get("how", "edit")
+        self._change(fact["entry"], asked, fact["at"], fact["description"], how)
 
     def _paused(self, fact: dict[str, Any]) -> None:
         self.entry(fact["entry"]).pause(fact.get("asked", fact["at"]), fact["at"])
@@ -171,16 +157,13 @@ class Judge:
 
     def _received(self, fact: dict[str, Any]) -> None:
         entry, window = self._window(fact)
-        window.receipts = [*(window.receipts or ()), (self._worker(fact["process"]), fact["at"])]
+        window.receipts = [*(window.receipts or ()), (fact["process"], fact["at"])]
         if not window.executions:
             entry.received[key_of(window.start)] = window
 
     def _told(self, fact: dict[str, Any]) -> None:
-        if fact["kind"] not in {"late", "ended"}:
-            raise HistoryError(f"kind: found {fact['kind']!r}, expected late or ended")
         entry, window = self._window(fact)
         what, at = (fact["kind"], fact.get("outcome")), fact["at"]
-        self._ask("told-twice")
         before = (window.told or {}).get(what)
         if before is not None and not window.asked and not self._may_tell_again(before):
             self._violated("told-twice", entry, window.start, told=str(what), before=before)
@@ -191,11 +174,6 @@ class Judge:
         faults, late = self.faults, self.settings.told_late or self.settings.slow
         spans = (faults.beat_hits, faults.server, faults.failed_over)
         return any(any(each.between(before - late, before + late)) for each in spans)
-
-    def _worker(self, process: str) -> str:
-        if process not in self.settings.workers:
-            raise HistoryError(f"process: found {process!r}, expected a worker of the settings")
-        return process
 
     def _counted(self, fact: dict[str, Any]) -> None:
         self.entry(fact["entry"]).counted = {name: number for name, number in fact["outcomes"].items() if number}
@@ -214,21 +192,18 @@ class Judge:
 
     def _loaded(self, run: Run, start: float) -> bool:
         """Whether a beat must have loaded its definition by then: one that was deployed counts from its first load."""
-        due, faults = self.clock.due(start), self.faults
-        hit = any(any(faults.down[beat].between(run.at, due)) for beat in self.settings.beats)
-        return not (run.deployed and hit) or faults.last_claim(run, run.at) <= due
+        hit = any(any(self.faults.down[beat].between(run.at, start)) for beat in self.settings.beats)
+        return not (run.deployed and hit) or self.faults.last_claim(run, run.at) <= start
 
     def _standing(self, entry: Entry, start: float) -> tuple[str, Run | None]:
         """Whether a window is owed: yes, no, or maybe, as a definition changed when it was due."""
         found: tuple[str, Run | None] = ("no", None)
         for run in reversed(entry.runs):
-            high = self.clock.high(run.end[1]) if run.end else inf
-            if not self.clock.shows(run.asked) <= start <= high or start not in run.grid:
+            if not run.asked <= start <= (run.end[1] if run.end else inf) or start not in run.grid:
                 continue
-            surely = self.clock.high(run.at) < start and self._loaded(run, start)
+            surely = run.at < start and self._loaded(run, start)
             if surely and run.end:
-                claimed = self.faults.last_claim(run, self.clock.due(start))
-                surely = start <= self.clock.shows(run.end[0]) and claimed <= run.end[0]
+                surely = start <= run.end[0] and self.faults.last_claim(run, start) <= run.end[0]
             if surely:
                 return "yes", run
             found = ("maybe", run)
@@ -240,21 +215,17 @@ class Judge:
             name = entry.name if entry else None
             self.judgement.violations.append(Violation(rule, name, start, {"at": self.at, **facts}))
 
-    def _ask(self, rule: str) -> None:
-        self.judgement.asked[rule] += 1
-
     def _started(self, fact: dict[str, Any]) -> None:
         entry, window = self._window(fact)
-        at, process, execution = fact["at"], self._worker(fact["process"]), fact["execution"]
+        at, process, execution = fact["at"], fact["process"], fact["execution"]
         if execution in entry.open:
             raise HistoryError(f"execution: {execution!r} runs already")
         start = window.start
         self.faults.free(at)
-        self._ask("early")
-        if self.clock.high(at) < start:
-            self._violated("early", entry, start, server_showed=self.clock.high(at), execution=execution)
+        if at < start:
+            self._violated("early", entry, start, execution=execution)
         standing, run = self._standing(entry, start)
-        tracked = run is None or any(one.get("tracked", True) for one in run.options(self.clock.due(start), at))
+        tracked = run is None or any(one.get("tracked", True) for one in run.options(start, at))
         woke = self.faults.woke(process, at)
         if tracked:
             if run is not None and standing == "yes" and not window.asked:
@@ -278,33 +249,29 @@ class Judge:
 
     def _judge_begin(self, entry: Entry, window: Window, run: Run, process: str) -> None:
         at, start, one = self.at, window.start, self.settings
-        due = self.clock.due(start)
-        options = run.options(due, at)
+        options = run.options(start, at)
         if window.executions:
             if window.since is not None and not window.open:
                 self._judge_late("late-again", entry, window, run, options, window.since)
             return
-        self._judge_late("late", entry, window, run, options, due)
-        self._ask("grace")
+        self._judge_late("late", entry, window, run, options, start)
         grace = max(inf if (given := each.get("grace")) is None else given for each in options)
         slept = any(self.faults.down[process].between(at - one.step, at))  # between its begin and its first line
         slept = slept or any(  # or another one was hit there: this isn't the first to begin it
-            self.clock.shows(got) - start <= grace and any(self.faults.hits[worker].between(got, got + one.step))
+            got - start <= grace and any(self.faults.hits[worker].between(got, got + one.step))
             for worker, got in window.receipts or ()
         )
-        if not slept and self.clock.shows(at) - start > grace + one.step:
-            self._violated("grace", entry, start, grace=grace, server_showed=self.clock.shows(at))
+        if not slept and at - start > grace + one.step:
+            self._violated("grace", entry, start, grace=grace)
         if len(options) == 1:
-            self._ask("catch-up")
-            first = self.faults.first_claim(run, due)
-            if min(first - due, self.clock.shows(first) - start) > one.tolerance + one.step:
+            first = self.faults.first_claim(run, start)
+            if first - start > one.tolerance + one.step:
                 self._judge_catch_up(entry, window, run, options[0], first)
 
     def _judge_late(
         self, rule: str, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], since: float
     ) -> None:
         """Judge a begin now; or, if the window may have had to wait for others, once it is known how those ended."""
-        self._ask(rule)
         if any(waits(given) for given in options):
             seen = copy(window)  # what its messages met until now
             self.begins.append((rule, entry, seen, run, since, self.at))
@@ -319,8 +286,6 @@ class Judge:
         if at > deadline:
             told = {"due" if rule == "late" else "killed": since, "deadline": deadline, "because": why}
             self._violated(rule, entry, window.start, began=at, **told)
-        elif why != "nothing":
-            self.allowed[f"{rule}: {why}"] += 1
 
     def _others(
         self, entry: Entry, window: Window, run: Run, since: float, at: float
@@ -349,26 +314,20 @@ class Judge:
                 if entry is own and other.start == window.start:
                     continue
                 if other.start < window.start or (other.first is not None and other.first < at):
-                    due = self.clock.due(other.start)
-                    spans.add(due, max(due, inf if other.recorded is None else other.recorded))
+                    spans.add(other.start, max(other.start, inf if other.recorded is None else other.recorded))
         return spans
 
     def _note_turn(self, entry: Entry, window: Window, run: Run) -> None:
         """Older windows that had asked to begin before the turn came to this one, and hadn't begun."""
         at, one = self.at, self.settings
-        due = self.clock.due(window.start)
+        due = window.start
         options = run.options(due, at)
         struck = (self.faults.worker_hits, self.faults.server)
         quiet = not any(any(spans.between(due - one.step, at)) for spans in struck)
-        if (
-            not quiet
-            or not one.received
-            or not all((given.get("overlap") or "").startswith("buffer") for given in options)
-        ):
+        if not quiet or not all((given.get("overlap") or "").startswith("buffer") for given in options):
             return
         if any(given.get("expires") is not None for given in options):
             return  # a worker whose clock is ahead may have discarded an older one
-        self._ask("turn")
         for other in sorted(entry.received.values(), key=lambda each: -each.start)[:_MOST_OLDER]:
             if other.start >= window.start or other.asked or self._standing(entry, other.start)[1] is not run:
                 continue
@@ -391,102 +350,80 @@ class Judge:
         return asked < until and not any(any(spans.between(got - step, asked)) for spans in lists)
 
     def _judge_limit(self, entry: Entry, window: Window, run: Run | None, *, woke: bool) -> None:
-        limits = {given.get("limit") for given in run.options(self.clock.due(window.start), self.at)} if run else set()
+        limits = {given.get("limit") for given in run.options(window.start, self.at)} if run else set()
         limit = limits.pop() if len(limits) == 1 else None
         if limit is None:
             return
-        self._ask("limit")
         most, running = self.settings.limits[limit], []
         for other in self.sharing[limit].values():
             for another, process, began in other.open.values():
                 if another is window or other.description is None or other.description.get("limit") != limit:
                     continue
-                reason = self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked))
-                if reason is None:
+                if not self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked)):
                     running.append((other.name, another.start))
-                else:
-                    self.allowed[f"limit: {reason}"] += 1
         if len(set(running)) >= most and not woke:
             self._violated("limit", entry, window.start, limit=limit, most=most, running=sorted(set(running)))
 
     def _judge_catch_up(self, entry: Entry, window: Window, run: Run, options: dict[str, Any], first: float) -> None:
-        policy, shown = options.get("catch_up", "latest"), self.clock.shows(first)
-        newer = run.grid.count(window.start, shown)
-        kept = options.get("max_catch_up", self.settings.max_catch_up)
-        late = run.grid.count(window.start, shown - self.settings.tolerance)
-        if policy == "none" or (policy == "latest" and newer) or (policy == "all" and late >= kept):
+        policy = options.get("catch_up", "latest")
+        newer = run.grid.count(window.start, first)
+        if policy == "none" or (policy == "latest" and newer):
             self._violated("catch-up", entry, window.start, catch_up=policy, no_beat_until=first, newer=newer)
 
     def _judge_overlap(
         self, entry: Entry, window: Window, fact: dict[str, Any], run: Run | None, *, woke: bool
     ) -> None:
-        self._ask("overlap")
         beside = run is not None and all(
-            (one.get("overlap") or "allow") != "allow" for one in run.options(self.clock.due(window.start), self.at)
+            (one.get("overlap") or "allow") != "allow" for one in run.options(window.start, self.at)
         )
-        if beside:
-            self._ask("beside")
         for other, (another, process, began) in entry.open.items():
             if another is not window and not beside:
                 continue
             rule = "overlap" if another is window else "beside"
-            reason = self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked))
-            late = fact["execution"] if woke and reason is None else None if woke else other
-            if reason is None and woke:
-                reason = "out of contact before its first line"
-            if reason is None:
+            excused = self.faults.excuse(process, began, self.at, asked=bool(window.asked or another.asked))
+            late = fact["execution"] if woke and not excused else None if woke else other
+            if not (excused or woke):  # else it was out of contact before its first line
                 facts = {"other": other, "other_start": another.start, "other_began": began, "other_process": process}
                 self._violated(rule, entry, window.start, execution=fact["execution"], process=fact["process"], **facts)
-            else:
-                self.allowed[f"{rule}: {reason}"] += 1
             if another is window and late is not None:  # else either may be the one that holds the lease
                 window.stale = {*(window.stale or ()), late}
 
     def _judge_again(self, entry: Entry, window: Window, execution: str, run: Run | None, *, woke: bool) -> None:
         at = self.at
-        options = run.options(self.clock.due(window.start), at) if run else [{}]
-        self._ask("attempts")
+        options = run.options(window.start, at) if run else [{}]
         limit = max(inf if (given := each.get("max_attempts")) is None else given for each in options)
-        since = self.clock.due(window.start)
-        lost = sum(since <= failed <= at for failed, _ in self.faults.failovers) if window.executions else 0
+        lost = sum(window.start <= failed <= at for failed, _ in self.faults.failovers) if window.executions else 0
         if (number := window.executions - window.retries + 1) > limit + window.asked + lost:
             self._violated("attempts", entry, window.start, executions=number, max_attempts=limit)
-        self._ask("again")
         if window.recorded is not None and window.recorded < at and not woke:
             self._judge_record(entry, window, at)
-        self._ask("repeat")
         if window.final is None:
             return
-        began, ended, _, process, how = window.final
+        began, ended, process, how = window.final
         if how == "failed" and (run is None or any(given.get("retry_failed") for given in options)):
             return  # without a run a deploy that has begun brings the entry: what it says is told when it has ended
-        reason = self._unrecorded(window, at) or ("out of contact before its first line" if woke else None)
-        if reason is None:
+        if not (woke or self._unrecorded(window, at)):
             facts = {"execution": execution, "how": how, "began": began, "ended": ended, "process": process}
             self._violated("repeat", entry, window.start, **facts)
-        else:
-            self.allowed[f"repeat: {reason}"] += 1
 
-    def _unrecorded(self, window: Window, until: float) -> str | None:
-        """Why the end of the execution that ended the window may not be known to the store."""
+    def _unrecorded(self, window: Window, until: float) -> bool:
+        """Whether the end of the execution that ended the window may not be known to the store."""
         assert window.final is not None
-        began, ended, busy_until, process, _ = window.final
-        reason = self.faults.excuse(process, began, busy_until, asked=bool(window.asked))
-        if reason is None and self.faults.hit_at(process, ended, min(busy_until, until)):
-            reason = "hit at its end"
-        if reason is None and self.faults.forgotten(ended, until):
-            reason = "failover"
-        return reason
+        began, ended, process, _ = window.final
+        return (
+            self.faults.excuse(process, began, ended, asked=bool(window.asked))
+            or self.faults.hit_at(process, ended, min(ended, until))
+            or self.faults.forgotten(ended, until)
+        )
 
     def _judge_fence(self, entry: Entry, window: Window, fact: dict[str, Any]) -> None:
         fence = fact.get("fence")
         if fence is None:
             return
-        self._ask("fence")
         before, window.fence = window.fence, max(fence, window.fence or fence)
         if before is None or fence > before:
             return
-        since = self.clock.due(window.start) if window.last is None else window.last
+        since = window.start if window.last is None else window.last
         slept = any(self.faults.down[fact["process"]].between(since, self.at))
         if not slept and not self.faults.lost_by_failover(since, self.at):
             self._violated("fence", entry, window.start, execution=fact["execution"], fence=fence, before=before)
@@ -494,8 +431,6 @@ class Judge:
     def _ended(self, fact: dict[str, Any]) -> None:
         entry, window = self._window(fact)
         execution, how, at = fact["execution"], fact["how"], fact["at"]
-        if how not in HOWS:
-            raise HistoryError(f"how: found {how!r}, expected one of {', '.join(HOWS)}")
         if not window.open or execution not in window.open:
             raise HistoryError(f"execution: {execution!r} of this window doesn't run")
         process, began = window.open.pop(execution)
@@ -512,15 +447,13 @@ class Judge:
         if how == "killed":
             window.since = at if window.open is None else None
         elif how in {"done", "failed"} and not superseded:
-            window.final = (began, at, max(at, fact.get("until", at)), process, how)
+            window.final = (began, at, process, how)
 
     def _recorded(self, fact: dict[str, Any]) -> None:
         entry, window = self._window(fact)
         outcome, at = fact["outcome"], float(fact["at"])
         if outcome is None:
             return
-        if outcome not in OUTCOMES:
-            raise HistoryError(f"outcome: found {outcome!r}, expected null or one of {', '.join(OUTCOMES)}")
         window.outcome, window.recorded = outcome, at
         if window.last is not None and window.last > at:
             self._judge_record(entry, window, window.last)
@@ -528,9 +461,7 @@ class Judge:
     def _judge_record(self, entry: Entry, window: Window, began: float) -> None:
         """An execution that begins after the record."""
         assert window.recorded is not None
-        if window.asked or self.faults.forgotten(window.recorded, began):
-            self.allowed["again: asked" if window.asked else "again: failover"] += 1
-        else:
+        if not (window.asked or self.faults.forgotten(window.recorded, began)):
             self._violated("again", entry, window.start, recorded=window.recorded, outcome=window.outcome, began=began)
 
     def finish(self) -> Judgement:
@@ -568,14 +499,12 @@ class Judge:
         return self.judgement
 
     def _judge_standing(self, entry: Entry, window: Window, run: Run | None, standing: str, horizon: float) -> None:
-        self._ask("not-owed")
         there = window.executions or window.outcome is not None
         if standing == "no" and there and not window.asked:
             facts = {"executions": window.executions, "last_began": window.last}
             self._violated("not-owed", entry, window.start, **facts, outcome=window.outcome, recorded=window.recorded)
         if standing != "yes" or run is None:
             return
-        self._ask("lost")
         if window.outcome is None:
             self._judge_lost(entry, window, run, horizon)
 
@@ -584,8 +513,8 @@ class Judge:
         assert self.ended is not None
         there = {key: window.start for key, window in entry.windows.items()}
         for run in entry.runs:
-            until = self.clock.high(run.end[0] if run.end else self.ended)
-            for start in run.grid.between(self.clock.shows(run.asked), until):
+            until = run.end[0] if run.end else self.ended
+            for start in run.grid.between(run.asked, until):
                 there.setdefault(key_of(start), start)
         return [there[key] for key in sorted(there)]
 
@@ -597,15 +526,12 @@ class Judge:
         waiting = 0
         for entry in self.entries.values():
             for run in entry.runs:
-                until = self.clock.shows(run.end[0] if run.end else self.healed)
-                waiting += run.grid.count(self.clock.shows(run.asked), until)
+                until = run.end[0] if run.end else self.healed
+                waiting += run.grid.count(run.asked, until)
             recorded = [window.recorded for window in entry.windows.values() if window.recorded is not None]
             waiting -= sum(at <= self.healed for at in recorded)
         slots = max(1, len(self.settings.workers) * self.settings.concurrency)
         needed = settling(self.settings) + max(0, waiting) * self.settings.longest / slots
-        if self.settings.settle is not None:
-            needed = self.settings.settle
-        self._ask("short")
         if self.ended - self.healed < needed:
             self._violated("short", None, None, healed=self.healed, end=self.ended, needed=needed, waiting=waiting)
             return -inf
@@ -613,44 +539,40 @@ class Judge:
 
     def _judge_lost(self, entry: Entry, window: Window, run: Run, horizon: float) -> None:
         assert self.ended is not None
-        due = self.clock.due(window.start)
-        if any(due <= at + self.settings.step for at in self.faults.flushes):
-            self.allowed["lost: the store lost its data"] += 1
-        elif due <= horizon:
-            facts = {"due": due, "executions": window.executions, "last_began": window.last, "horizon": horizon}
+        due = window.start
+        if due <= horizon:
+            facts = {"executions": window.executions, "last_began": window.last, "horizon": horizon}
             self._violated("lost", entry, window.start, **facts)
         elif not window.executions and not window.asked:
             more = self._others(entry, window, run, due, self.ended)
             deadline, why = self.faults.deadline(window, due, self.settings.step, self.ended, run, more)
             if self.ended > deadline:
-                self._violated("late", entry, window.start, due=due, deadline=deadline, because=why, began=None)
+                self._violated("late", entry, window.start, deadline=deadline, because=why, began=None)
 
     def _judge_outcome(self, entry: Entry, window: Window, run: Run | None, standing: str, active_until: float) -> None:
         assert window.recorded is not None
         outcome, at, one = window.outcome, window.recorded, self.settings
-        due = self.clock.due(window.start)
+        due = window.start
         options = run.options(due, at) if run else [{}]
-        self._ask("outcome")
         if outcome == "missed":
-            self._ask("missed")
             if standing == "yes" and run is not None and not self._may_miss(entry, window, run, options, at):
-                self._violated("missed", entry, window.start, due=due, recorded=at, executions=window.executions)
+                self._violated("missed", entry, window.start, recorded=at, executions=window.executions)
             return
         limits = [given.get("max_attempts") for given in options]
         ended = window.final
         right = {
-            "done": ended is not None and ended[4] == "done",
+            "done": ended is not None and ended[3] == "done",
             "failed": bool(window.failed) or any(limit is not None and window.executions >= limit for limit in limits),
             "expired": any(
-                given.get("expires") is not None and self.clock.high(at) >= window.start + given["expires"] - one.step
+                given.get("expires") is not None and at >= window.start + given["expires"] - one.step
                 for given in options
             ),
             "revoked": window.revoked is not None and window.revoked <= at + one.step,
             "skipped": any(self._may_skip(entry, window, given.get("overlap"), active_until, at) for given in options),
             "untracked": any(not given.get("tracked", True) for given in options),
         }
-        undone = outcome not in {"done", "untracked"} and right["done"] and self._unrecorded(window, at) is None
-        if undone or not right[str(outcome)]:
+        undone = outcome not in {"done", "untracked"} and right["done"] and not self._unrecorded(window, at)
+        if undone or not right.get(str(outcome)):
             facts = {"executions": window.executions, "failed": window.failed, "final": window.final}
             self._violated("outcome", entry, window.start, outcome=outcome, recorded=at, **facts)
 
@@ -658,14 +580,14 @@ class Judge:
         """Whether another one ran; and with a buffer a newer one waited then."""
         step = self.settings.step
         if overlap == "skip":
-            return active_until >= self.clock.due(window.start) - step
+            return active_until >= window.start - step
         if overlap != "buffer_one" or (window.executions and not window.asked):  # ordered, it ran in another life
             return False
         others = [
             other
             for other in entry.windows.values()
             if other is not window
-            and self.clock.due(other.start) <= at + step
+            and other.start <= at + step
             and (other.recorded is None or other.recorded >= at - step)
         ]
         waits = [other.start for other in others if other.last is None or other.last >= at - step]
@@ -675,14 +597,13 @@ class Judge:
         """Whether people were told of a window what they asked for. What was ordered may end, and be told, again."""
         assert window.recorded is not None
         assert self.ended is not None
-        due, one = self.clock.due(window.start), self.settings
+        due, one = window.start, self.settings
         options = run.options(due, self.ended)
         lost = any(at >= due for at, _ in self.faults.failovers)
         if entry.description is None or window.asked or lost or window.outcome == "untracked":
             return
         told = set(window.told or ())
         if all(given.get("on_failure") for given in options):
-            self._ask("told")
             # Here revoked is what somebody gave up, of which nobody is told.
             right = set() if window.outcome in ("done", "revoked") else {("ended", window.outcome)}
             if {each for each in told if each[0] == "ended"} != right:
@@ -691,8 +612,7 @@ class Judge:
         deadline = deadlines.pop() if len(deadlines) == 1 else None
         if deadline is None or window.outcome in ("missed", "skipped", "revoked"):
             return  # what the user ordered is never late
-        self._ask("told-late")
-        late = self.clock.due(window.start + deadline)
+        late = window.start + deadline
         done = window.recorded if window.outcome == "done" else inf
         if ("late", None) in told and done < late - one.step:
             self._violated("told-late", entry, window.start, deadline=deadline, done=done)
@@ -701,40 +621,34 @@ class Judge:
 
     def _may_miss(self, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], at: float) -> bool:
         one, start = self.settings, window.start
-        due = self.clock.due(start)
         for given in options:
             grace = given.get("grace")
-            if grace is not None and self.clock.high(at) >= start + grace - one.step:
-                until = self.clock.due(start + grace) - one.step
-                more = self._others(entry, window, run, due, until)
-                if window.executions or self.faults.deadline(window, due, one.step, until, run, more)[0] >= until:
+            if grace is not None and at >= start + grace - one.step:
+                until = start + grace - one.step
+                more = self._others(entry, window, run, start, until)
+                if window.executions or self.faults.deadline(window, start, one.step, until, run, more)[0] >= until:
                     return True
-        if any(self.faults.forgotten(moment, at) for moment in (due, window.first) if moment is not None):
+        if any(self.faults.forgotten(moment, at) for moment in (start, window.first) if moment is not None):
             moment = at  # its claim was lost: a beat sees that when it claims the next one
         elif window.executions:
             return False
         else:
-            moment = min(self.faults.last_claim(run, due), at)
-        shown = self.clock.shows(moment)
+            moment = min(self.faults.last_claim(run, start), at)
         for given in options:
             policy = given.get("catch_up", "latest")
-            kept = given.get("max_catch_up", one.max_catch_up)
-            late = shown - start > one.tolerance - one.step
-            newer = run.grid.count(start, shown + one.step)
+            late = moment - start > one.tolerance - one.step
+            newer = run.grid.count(start, moment + one.step)
             if policy == "none" and late:
-                return True
-            if policy == "all" and late and newer >= kept:
                 return True
             if policy == "latest" and newer:
                 oldest = min(start if late else self.faults.oldest(run, start), run.paused_since)
-                if shown - oldest > one.tolerance - one.step:
+                if moment - oldest > one.tolerance - one.step:
                     return True
         return False
 
     def _judge_law(self, entry: Entry, recorded: Counter[str]) -> None:
-        if entry.counted is None or self.faults.flushes:
+        if entry.counted is None:
             return
-        self._ask("law")
         if dict(recorded) != entry.counted:
             self._violated("law", entry, None, counted=entry.counted, recorded=dict(sorted(recorded.items())))
 

@@ -15,9 +15,7 @@ its message is lost                          ``slow``
 its message is delayed                       ``step`` after it arrives
 it expires by the clock of its worker,       ``worker_late`` and ``beat_late`` after that
 which is ahead                               discarded it
-a failover, a flush; the server's clock      ``slow``
-goes back
-the server's clock goes on; a reply is lost  ``worker_late``
+a failover                                   ``slow``
 another window of its entry goes first       ``worker_late`` after that has ended
 its limit has no place                       ``place`` after one of the others has ended,
                                              also before it was due if a worker was hit
@@ -39,8 +37,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-from simulation.judge_history import FAULTS, QUEUE, Run, Settings, Wait, Window
-from simulation.judge_times import Clock, HistoryError, Spans
+from simulation.judge_history import QUEUE, Run, Settings, Wait, Window
+from simulation.judge_times import Clock, Spans
 
 RESERVED = 1.0  # what had waited at a worker for a second is published again as if it had begun
 
@@ -50,13 +48,10 @@ class Faults:
 
     def __init__(self, settings: Settings, waited: Iterable[Wait] = ()) -> None:
         self.settings = settings
-        self.clock = Clock()
         self.failovers: list[tuple[float, float]] = []  # that lost writes: when, how many seconds of them
-        self.flushes: list[float] = []
         self.server, self.broker, self.no_beat, self.no_worker = Spans(), Spans(), Spans(), Spans()
         self.surely_away = Spans()  # the server, for somebody who asks it then
-        self.beat_hits, self.worker_hits, self.replies = Spans(), Spans(), Spans()
-        self.failed_over, self.clock_back, self.clock_on = Spans(), Spans(), Spans()
+        self.beat_hits, self.worker_hits, self.failed_over = Spans(), Spans(), Spans()
         processes = (*settings.beats, *settings.workers)
         self.queued, self.rests = Spans(), {process: Spans() for process in processes}
         for since, until, who in waited:
@@ -70,23 +65,14 @@ class Faults:
         self.running: Counter[str] = Counter()
         self.clocks = {worker: Clock() for worker in settings.workers}
         self.busy = {worker: Spans() for worker in settings.workers}
-        self.busy_workers = 0
-        self.any_full, self.full = Spans(), Spans()  # one worker is busy; all are busy or away
+        self.full = Spans()  # all workers are busy or away
         self.full_until: float | None = None
 
     def take(self, fact: dict[str, Any], window: Window | None) -> None:
         """Note a fault, and the window whose message it befell."""
         kind, at = fact["kind"], fact["at"]
-        if kind not in FAULTS:
-            raise HistoryError(f"kind: found {kind!r}, expected one of {', '.join(FAULTS)}")
-        missing = [name for name in FAULTS[kind] if name not in fact]
-        if missing:
-            raise HistoryError(f"{kind}: {', '.join(missing)} missing")
-        target = fact.get("target")
-        if kind in {"killed", "frozen", "cut", "slow", "reply"} and target not in self.down:
-            raise HistoryError(f"target: found {target!r}, expected a process of the settings")
         until = fact.get("until")
-        until = (at if kind in {"failover", "flushed"} else inf) if until is None else float(until)
+        until = (at if kind == "failover" else inf) if until is None else float(until)
         if window is None:
             getattr(self, f"_{kind}")(fact, at, until)
         elif kind == "lost":
@@ -120,21 +106,13 @@ class Faults:
 
     def _cut(self, fact: dict[str, Any], at: float, until: float) -> None:
         process = fact["target"]
-        if fact["from"] not in {"server", "broker"}:
-            raise HistoryError(f"from: found {fact['from']!r}, expected server or broker")
         self.down[process].add(at, until)
         if fact["from"] == "server":
             self.out[process].add(at, until)
         self.cut_until[process] = max(until, self.cut_until.get(process, at))
         self.hit(process, at, until)
 
-    def _slow(self, fact: dict[str, Any], at: float, until: float) -> None:
-        """It reaches the server, late: an end may not have been told yet when it is hit once more."""
-        self.hits[fact["target"]].add(at, until)
-
     def _away(self, fact: dict[str, Any], at: float, until: float) -> None:
-        if fact["target"] not in {"server", "broker"}:
-            raise HistoryError(f"target: found {fact['target']!r}, expected server or broker")
         (self.server if fact["target"] == "server" else self.broker).add(at, until)
         if fact["target"] == "server":
             self.surely_away.add(at, float(fact.get("back", until)))
@@ -146,25 +124,9 @@ class Faults:
         if fact["lose"] > 0 and not self.settings.wait_replicas:
             self.failovers.append((at, float(fact["lose"])))
 
-    def _flushed(self, fact: dict[str, Any], at: float, until: float) -> None:
-        self.failed_over.add(at, at)
-        self.failovers.append((at, inf))
-        self.flushes.append(at)
-
     def _clock(self, fact: dict[str, Any], at: float, until: float) -> None:
-        if fact["target"] != "server":  # only the server's time counts, but for Celery where a message expires
-            if fact["target"] in self.clocks:
-                self.clocks[fact["target"]].set(at, float(fact["by"]))
-            return
-        step = fact["by"] - self.clock.offset(at)
-        self.clock.set(at, float(fact["by"]))
-        if step < 0:
-            self.clock_back.add(at, at - step)
-        else:
-            self.clock_on.add(at, at)
-
-    def _reply(self, fact: dict[str, Any], at: float, until: float) -> None:
-        self.replies.add(at, at)
+        if fact["target"] in self.clocks:  # only the server's time counts, but for Celery where a message expires
+            self.clocks[fact["target"]].set(at, float(fact["by"]))
 
     def gaps(self, at: float) -> None:
         """Note from now on until when no beat, or no worker, is able to work, and whether a worker is free."""
@@ -201,14 +163,8 @@ class Faults:
         now = self.running[worker] >= self.settings.concurrency
         if now and not was:
             self.busy[worker].add(at, inf)
-            self.busy_workers += 1
-            if self.busy_workers == 1:
-                self.any_full.add(at, inf)
         elif was and not now:
             self.busy[worker].close(at)
-            self.busy_workers -= 1
-            if not self.busy_workers:
-                self.any_full.close(at)
         self.free(at)
 
     @staticmethod
@@ -240,12 +196,11 @@ class Faults:
 
     def oldest(self, run: Run, start: float) -> float:
         """The oldest start that no beat may have claimed yet when this one is due."""
-        due = self.clock.due(start)
-        low, high = 0.0, due
+        low, high = 0.0, start
         for _ in range(50):
             middle = (low + high) / 2
-            low, high = (low, middle) if self.last_claim(run, middle) >= due else (middle, high)
-        return next(run.grid.between(max(self.clock.shows(high), self.clock.shows(run.asked)) - 1e-3, start), start)
+            low, high = (low, middle) if self.last_claim(run, middle) >= start else (middle, high)
+        return next(run.grid.between(max(high, run.asked) - 1e-3, start), start)
 
     def deadline(
         self, window: Window, since: float, rest: float, until: float, run: Run,
@@ -258,32 +213,25 @@ class Faults:
             (self.beat_hits, one.beat_late + one.step, "a beat was hit"),
             (self.server, one.put_back + one.step, "the server was away"),
             (self.broker, one.worker_late + one.step, "the broker was away"),
-            (self.replies, one.worker_late + one.step, "a reply was lost"),
             (self.no_worker, one.worker_late + one.step, "no worker"),
             (self.failed_over, one.slow, "a failover"),
-            (self.clock_back, one.slow, "the server's clock went back"),
-            (self.clock_on, one.worker_late + one.step, "the server's clock went on"),
             (run.maybe_out, one.beat_late + one.step, "left out by a deploy"),
+            (self.full, one.step, "no worker was free"),
             *more,
         ]
         events = list(window.events or ())
         if run.set_at is not None and run.set_at[0] <= since:
             events.append((run.set_at[0], run.set_at[1] + one.recovery_interval + one.step, "it was set or resumed"))
         expires = [each["expires"] for each in run.options(since, until) if each.get("expires") is not None]
-        if one.received:
-            lists.append((self.full, one.step, "no worker was free"))
-            for worker, got in window.receipts or ():
-                lists.append((self.busy[worker], one.step, "its worker was busy"))
-                if expires and self.clocks[worker].shows(got) + one.step >= window.start + min(expires):
-                    late = one.worker_late + one.beat_late + one.step
-                    events.append((got, got + late, "its worker's clock was ahead"))
-                for begin, _ in self.hits[worker].between(got - one.step, until):
-                    # What a frozen worker is given waits in its socket.
-                    late = one.worker_late + one.step if begin - got >= RESERVED else one.slow
-                    events.append((max(begin, got), max(begin, got) + late, "its worker was hit"))
-        else:
-            lists.append((self.any_full, one.step, "a worker was busy"))
-            lists.append((self.worker_hits, one.slow, "a worker was hit"))
+        for worker, got in window.receipts or ():
+            lists.append((self.busy[worker], one.step, "its worker was busy"))
+            if expires and got + self.clocks[worker].offset(got) + one.step >= window.start + min(expires):
+                late = one.worker_late + one.beat_late + one.step
+                events.append((got, got + late, "its worker's clock was ahead"))
+            for begin, _ in self.hits[worker].between(got - one.step, until):
+                # What a frozen worker is given waits in its socket.
+                late = one.worker_late + one.step if begin - got >= RESERVED else one.slow
+                events.append((max(begin, got), max(begin, got) + late, "its worker was hit"))
         deadline, why = self._extended(since, (since + rest, "nothing"), until, lists, events)
         if deadline < until:
             lists += self._waits(window, since, until, run)
@@ -329,13 +277,9 @@ class Faults:
         offsets = [0.0, *(clock.offset(at) for clock in self.clocks.values())]
         return max(offsets) - min(offsets)
 
-    def excuse(self, process: str, began: float, until: float, *, asked: bool) -> str | None:
-        """Why another execution may follow one that began then and runs until then."""
-        if asked:
-            return "asked"
-        if self.out_of_contact(process, began, until):
-            return "out of contact"
-        return self.lost_by_failover(began, until)
+    def excuse(self, process: str, began: float, until: float, *, asked: bool) -> bool:
+        """Whether another execution may follow one that began then and runs until then."""
+        return asked or self.out_of_contact(process, began, until) or self.lost_by_failover(began, until)
 
     def hit_at(self, process: str, ended: float, until: float) -> bool:
         """Whether a process was hit while it had to record an end, or the server was away."""
@@ -346,13 +290,9 @@ class Faults:
         )
 
     def out_of_contact(self, process: str, began: float, until: float) -> bool:
-        """Whether a process was out of contact for longer than its lease, as the server measures it."""
+        """Whether a process was out of contact for longer than its lease."""
         step = self.settings.step
-        spans = [
-            *self.out[process].between(began - step, until),
-            *self.server.between(began - step, until),
-            *((at, at) for at in self.clock.changes(began - step, until)),
-        ]
+        spans = [*self.out[process].between(began - step, until), *self.server.between(began - step, until)]
         merged: list[tuple[float, float]] = []
         for begin, end in sorted(spans):
             end = min(end, until)  # noqa: PLW2901
@@ -360,21 +300,21 @@ class Faults:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             else:
                 merged.append((begin, end))
-        return any(self.clock.length(begin, end) >= self.settings.lapse for begin, end in merged)
+        return any(end - begin >= self.settings.lapse for begin, end in merged)
 
     def woke(self, process: str, at: float) -> bool:
         """Whether it may have begun before a time without contact, and told so only after it."""
         return self.out_of_contact(process, at, at)
 
-    def lost_by_failover(self, began: float, until: float) -> str | None:
+    def lost_by_failover(self, began: float, until: float) -> bool:
         """Whether a failover up to then lost the begin of an execution, or what kept its lease."""
         step, lapse = self.settings.step, self.settings.lapse
         for at, lose in reversed(self.failovers):
             if at < began - step:
                 break
             if at <= until and (began >= at - lose - step or lose >= lapse):
-                return "failover"
-        return None
+                return True
+        return False
 
     def forgotten(self, written: float, until: float) -> bool:
         """Whether a failover up to then lost what was written at this time."""

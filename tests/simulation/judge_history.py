@@ -1,4 +1,25 @@
-"""A history: which facts it may hold, and what the judge remembers of entries and their windows."""
+"""A history: which facts it may hold, and what the judge remembers of entries and their windows.
+
+A line is a fact: ``what`` it is, ``at`` which time, and
+
+==============  =========================================================================================
+``settings``    ``entries`` and the fields of :class:`Settings`: the first line, and no other
+``schedule``    ``entry``, ``description``; ``asked``, ``how``: by a deploy, or an edit
+``paused``      ``entry``, ``asked``; so ``resumed``
+``asked``       ``entry``, ``start``: its window is to run once more; ``revoked``: it is given up
+``received``    ``entry``, ``start``, ``process``; several at one time: one of them has the message
+``started``     ``entry``, ``start``, ``process``, ``execution``, ``fence``
+``told``        ``entry``, ``start``, ``kind``: late or ended; ``outcome``
+``ended``       ``entry``, ``start``, ``execution``, ``how``: done, failed, retried, killed or stale
+``recorded``    ``entry``, ``start``, ``outcome``: these come last
+``counted``     ``entry``, ``outcomes``
+``fault``       ``kind``: ``killed``, ``frozen`` (``target``, ``until``), ``cut`` (``from`` server or broker, too),
+                ``away`` (``target`` server or broker, ``until``), ``failover`` (``lose``), ``clock`` (``target``,
+                ``by``); of a message (``entry``, ``start``): ``lost``, ``duplicated``, ``delayed`` (``until``)
+``healed``      no fault comes after it
+``end``         the last line
+==============  =========================================================================================
+"""
 
 from __future__ import annotations
 
@@ -9,48 +30,7 @@ from typing import Any, NamedTuple
 
 from simulation.judge_times import Grid, HistoryError, Spans, key_of
 
-FACTS = {
-    "settings": (
-        *("entries", "beats", "workers"),
-        *("lease", "renew", "start_timeout", "beat_late", "worker_late", "longest"),
-    ),
-    "schedule": ("entry", "description"),
-    "paused": ("entry",),
-    "resumed": ("entry",),
-    "asked": ("entry", "start"),
-    "revoked": ("entry", "start"),
-    "received": ("entry", "start", "process"),  # several at one time: one of them has the message
-    "started": ("entry", "start", "process", "execution"),
-    "told": ("entry", "start", "kind"),
-    "ended": ("entry", "start", "execution", "how"),
-    "recorded": ("entry", "start", "outcome"),
-    "counted": ("entry", "outcomes"),
-    "fault": ("kind",),
-    "healed": (),
-    "end": (),
-}
-
-FAULTS = {
-    "killed": ("target", "until"),
-    "frozen": ("target", "until"),
-    "cut": ("target", "from", "until"),
-    "slow": ("target", "until"),
-    "away": ("target", "until"),
-    "failover": ("lose",),
-    "flushed": (),
-    "clock": ("target", "by"),
-    "lost": ("entry", "start"),
-    "duplicated": ("entry", "start"),
-    "delayed": ("entry", "start", "until"),
-    "reply": ("target",),
-}
-
-OUTCOMES = ("done", "failed", "missed", "expired", "revoked", "skipped", "untracked")
-
-HOWS = ("done", "failed", "retried", "killed", "stale")
-
 TEN_MINUTES = 600.0  # docs/failures.md: of lost messages, the last ones follow within ten minutes
-FORGOTTEN = 30 * 86400.0  # docs/windows.md: what a deploy left out is forgotten after 30 days
 
 
 QUEUE = "queue"
@@ -82,12 +62,9 @@ class Settings:
     concurrency: int = 1
     tolerance: float = 60.0
     recovery_interval: float = 0.0
-    max_catch_up: int = 1000
     wait_replicas: int = 0
     step: float = 1.0
-    renew_noise: float | None = None  # by how much a renewal may be late; else ``step``
-    settle: float | None = None
-    received: bool = False
+    renew_noise: float = 1.0  # by how much a renewal may be late
     limits: dict[str, int] = field(default_factory=dict)
     place_late: float | None = None
     told_late: float | None = None
@@ -97,9 +74,7 @@ class Settings:
         """The settings of a history's first line."""
         known = {name: fact[name] for name in cls.__dataclass_fields__ if fact.get(name) is not None}
         for name in ("beats", "workers"):
-            if isinstance(given := known[name], int):
-                given = [f"{name[:-1]}-{number + 1}" for number in range(given)]
-            known[name] = tuple(given)
+            known[name] = tuple(known[name])
         settings = cls(**known)
         if settings.lapse <= 0:
             raise HistoryError(f"lease: found {settings.lease}, expected more than renew and its noise together")
@@ -123,7 +98,7 @@ class Settings:
     @property
     def lapse(self) -> float:
         """Out of contact for so long, an execution may have lost its lease: it was renewed up to ``renew`` before."""
-        return self.lease - self.renew - (self.step if self.renew_noise is None else self.renew_noise)
+        return self.lease - self.renew - (self.renew_noise)
 
 
 def settling(settings: Settings) -> float:
@@ -165,8 +140,8 @@ class Window:
     since: float | None = None  # when its only execution was killed
     fence: float | None = None
     open: dict[str, tuple[str, float]] | None = None
-    # Of the execution that ended it: its begin and end, until when its process was busy with the end, it, how.
-    final: tuple[float, float, float, str, str] | None = None
+    # Of the execution that ended it: its begin, its end, its process, how.
+    final: tuple[float, float, str, str] | None = None
     events: list[tuple[float, float, str]] | None = None  # of its messages: when, until when it may be late, what
     receipts: list[tuple[str, float]] | None = None
     outcome: str | None = None
@@ -206,7 +181,7 @@ class Entry:
             if last.described[-1][1] != description:
                 last.described.append((asked, description))
             return
-        if same and last is not None and last.left is not None and at - last.left[0] < FORGOTTEN:
+        if same and last is not None and last.left is not None:
             last.surely_out.add(last.left[1], max(asked, last.left[1]))
             last.maybe_out.add(last.left[0], at)
             last.end = last.left = None

@@ -1,4 +1,4 @@
-"""Spans of time, the server's clock, and the starts of a definition: what the judge calculates with."""
+"""Spans of time, clocks, and the starts of a definition: what the judge calculates with."""
 
 from __future__ import annotations
 
@@ -52,43 +52,18 @@ class Spans:
 
 
 class Clock:
-    """The server's clock: the only one that counts."""
+    """By how much a process's clock is ahead."""
 
     def __init__(self) -> None:
         self.times = [-inf]
         self.by = [0.0]
-        self.highest = [-inf]  # what it had shown at most when this began
 
     def set(self, at: float, by: float) -> None:
-        self.highest.append(max(self.highest[-1], at + self.by[-1], at + by))
         self.times.append(at)
         self.by.append(by)
 
     def offset(self, at: float) -> float:
         return self.by[bisect_right(self.times, at) - 1]
-
-    def shows(self, at: float) -> float:
-        return at + self.offset(at)
-
-    def high(self, at: float) -> float:
-        """What it has shown at most up to this time."""
-        i = bisect_right(self.times, at) - 1
-        return max(self.highest[i], at + self.by[i])
-
-    def due(self, start: float) -> float:
-        """The true time at which it showed this start first."""
-        i = bisect_left(self.highest, start)
-        before = start - self.by[i - 1]
-        if i == len(self.times):
-            return max(before, self.times[-1])
-        return before if self.times[i - 1] <= before < self.times[i] else self.times[i]
-
-    def length(self, start: float, end: float) -> float:
-        """How much later it shows at the end than right before the start."""
-        return end - start + self.offset(end) - self.by[bisect_left(self.times, start) - 1]
-
-    def changes(self, start: float, end: float) -> Iterator[float]:
-        yield from self.times[bisect_left(self.times, start) : bisect_right(self.times, end)]
 
 
 class Grid:

@@ -101,9 +101,6 @@ class Process:
         if self.dead:
             raise Killed
 
-    def chance(self, one_in: int) -> bool:
-        return self.random.randrange(one_in) == 0
-
 
 class Kernel:
     """All of it."""
@@ -119,8 +116,6 @@ class Kernel:
         self._serial = 0
         self._pid = 1000
         self._clock, self._server_clock = clock, server_clock
-        #: By how much the server's clock is ahead, microseconds.
-        self.server_skew = 0
         self._set: Any = None
         self._server_set = -1
         self.steps = 0
@@ -197,14 +192,14 @@ class Kernel:
 
     def set_server_clock(self) -> None:
         """Let the server's clock be now. It is told in whole milliseconds."""
-        now = self.now + self.server_skew
+        now = self.now
         if now != self._server_set:
             self._server_set = now
             self._server_clock.set(EPOCH * 10**9 + now * 1000, now * 1000, now * 1000)
 
     def server_ms(self) -> int:
         """The server's clock, ms."""
-        return EPOCH * 1000 + (self.now + self.server_skew) // 1000
+        return EPOCH * 1000 + (self.now) // 1000
 
     # -- for threads
 

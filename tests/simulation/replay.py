@@ -1,10 +1,8 @@
-"""Step the model along a history of a real system, and name the first reply that it doesn't allow.
+"""Step the model along what a real server is asked, and name the first reply that it doesn't allow.
 
-    python -m simulation.replay history.jsonl
-
-Times are ms of the server, each between two: a call was carried out somewhere between the two times of its line. Where
-that decides, both are tried, and so is what the model leaves open (``Model.may``): a reply is allowed if one way
-explains it. What is known of each entry is therefore a set of states, mostly one.
+Times are ms of the server, some of them known only to lie between two. Where that decides, both are tried, and so is
+what the model leaves open (``Model.may``): a reply is allowed if one way explains it. What is known of each entry is
+therefore a set of states, mostly one.
 
 Of definitions the model knows little: that an entry's cursor never goes back, and which one is in force. Verbs that it
 doesn't know are counted, and change nothing. Nor does it know buffers, limits, or failures that pause an entry: from
@@ -13,14 +11,13 @@ there on the calls on that entry are only counted.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulation.model import ANOTHER_RUNS, Args, Entry, Model, Window, pack
-from simulation.recorder import Line, read_history
+from simulation.recorder import Line
 
 #: A marker passes by the clock that the server had when it began with the script: ms by which TIME may differ.
 SLACK = 2
@@ -42,7 +39,7 @@ class Server(Model):
     MARGIN = 1000
     NEVER = (_FOREVER, _FOREVER)
 
-    now: Time = (0, 0)
+    now: float = 0
     reply: Any = None
     #: The other windows of the entry.
     others: Callable[[], Iterable[Window]] = tuple
@@ -64,24 +61,22 @@ class Server(Model):
         return self._made[at]
 
     def after(self, span: float, since: Any = None) -> Time:
-        low, high = self.now if since is None else _pair(since)
+        low, high = _pair(self.now if since is None else since)
         return low + span, high + span
 
     def passed(self, time: Any) -> bool:
         low, high = _pair(time)
-        if self.now[0] >= high + SLACK:
+        if self.now >= high + SLACK:
             return True
-        if self.now[1] < low - SLACK:
+        if self.now < low - SLACK:
             return False
         return self.may("this time has passed")
 
     def between(self, least: int, most: int) -> Time:
-        return self.now[0] + least, self.now[1] + most
+        return self.now + least, self.now + most
 
     def new_fence(self, least: int) -> int:
-        fence = self.reply[1] if self.reply[:1] == ("begun",) else least
-        low, high = max(least, self.now[0]), max(least, self.now[1])
-        return fence if low <= fence <= high else least
+        return int(max(least, self.now))
 
     def some_time(self) -> Time:
         return -_FOREVER, _FOREVER
@@ -157,7 +152,6 @@ class _Known:
     """What an entry can be like."""
 
     states: list[tuple[Entry, dict[str, tuple[Any, ...]]]] = field(default_factory=lambda: [(Entry(), {})])
-    calls: int = 0
     not_modelled: int = 0
     #: Its windows wait, or its failures pause it.
     beyond: bool = False
@@ -218,26 +212,23 @@ class Replay:
             known.not_modelled += 1
             return None
         self.calls[verb] += 1
-        answered = None if reply is None else said(verb, reply)
+        answered = said(verb, reply)
         args = Args(**{**_DEFAULTS, **line["args"], "start": line["start"]})
         if "fence" in line["args"]:
             args.fence = int(args.fence)
         found: dict[Any, tuple[Entry, dict[str, tuple[Any, ...]]]] = {}
         allowed: dict[Any, None] = {}
-        self.server.now, self.server.reply = (line["at"][0], line["at"][1]), answered or ("",)
+        self.server.now, self.server.reply = line["at"], answered
         for state in known.states:
             for answer, left in self.server.ways(lambda state=state: self._answer(verb, state, line["start"], args)):  # type: ignore[misc]
                 allowed[answer] = None
-                if answered is None or answer == answered:
+                if answer == answered:
                     found[_key(left)] = left
-            if answered is None:
-                found[_key(state)] = state  # nobody knows whether it was carried out
         if not found:
             refused = Refused(self._number, line, list(allowed), known.states, known.not_modelled)
             del self._known[entry]
             return refused
         known.states = [_forget(state, self.server) for state in found.values()][:_MOST_STATES]
-        known.calls += 1
         return None
 
     def _answer(self, verb: str, state: Any, start: str, a: Args) -> tuple[Any, Any]:
@@ -302,7 +293,7 @@ def _forget(state: Any, server: Server) -> Any:
     entry, windows = state
     if len(windows) < _MANY:
         return state
-    now = server.now[0]
+    now = server.now
     kept = {}
     for start, packed in windows.items():
         w = Window(*packed)
@@ -341,29 +332,3 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
         case "pause", _:
             return (reply[0],)
     return tuple(reply)
-
-
-def replay(history: Iterable[Line], without: Iterable[str] = ()) -> tuple[Refused | None, Replay]:
-    """Return the first reply that the model doesn't allow, and how far that was."""
-    steps = Replay(without)
-    for line in history:
-        refused = steps.step(line)
-        if refused:
-            return refused, steps
-    return None, steps
-
-
-def main() -> int:
-    """Say what the model doesn't allow in the histories that are named."""
-    failed = 0
-    for path in sys.argv[1:]:
-        refused, steps = replay(read_history(path))
-        print(f"{path}: {sum(steps.calls.values())} calls, not modelled: {dict(steps.not_modelled)}")
-        if refused:
-            failed = 1
-            print(refused)
-    return failed
-
-
-if __name__ == "__main__":
-    sys.exit(main())

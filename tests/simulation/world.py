@@ -284,9 +284,8 @@ class World:
         request, replicas = split_wait(request)
         replies = self.server.carry_out(request)
         if self.model is not None:
-            now = self.kernel.server_ms()
-            for words, reply in zip(read_requests(request)[0], replies, strict=True):
-                self._step_model(line_of(words, reply, now, now))
+            for words, reply in zip(read_requests(request), replies, strict=True):
+                self._step_model(line_of(words, reply, self.kernel.server_ms()))
         if replicas:
             replies.append(0 if self._replica is not None else replicas)
         return replies
@@ -302,7 +301,7 @@ class World:
         self.server.pause(entry)
         key = f"once:{{{shard_of(entry)}}}:entry:{entry}"
         self._step_model(
-            {"verb": "pause", "entry": key, "start": "", "args": {"paused": True}, "reply": ["paused"], "at": [0, 0]}
+            {"verb": "pause", "entry": key, "start": "", "args": {"paused": True}, "reply": ["paused"], "at": 0}
         )
 
     def arrives_late(self, request: bytes, era: int) -> None:
@@ -357,7 +356,7 @@ class World:
         """The replica gets no more writes from now on."""
         self.kernel.set_server_clock()
         self._replica = self.server.snapshot()
-        self._step_model({"command": "save", "at": [0, 0]})
+        self._step_model({"command": "save", "at": 0})
 
     def replica_takes_over(self) -> None:
         """The master is lost, and with it what the replica doesn't have."""
@@ -365,7 +364,7 @@ class World:
         found, self._replica = self._replica, None
         self.store_era += 1
         self.server.restore(found)
-        self._step_model({"command": "fail over", "at": [0, 0]})
+        self._step_model({"command": "fail over", "at": 0})
         self.server.forget_scripts()
 
     def state_of(self, request: bytes) -> tuple[str, str, str]:
