@@ -84,14 +84,6 @@ def test_the_rules_of_accessibility(varied: System, board: Start, visit: Visit, 
     assert check_page(page) == set()
 
 
-@pytest.mark.long
-def test_a_rule_that_is_broken_is_found(varied: System, board: Start, visit: Visit) -> None:
-    """The rules are tried indeed: a link without a name is a violation."""
-    page = visit(board().url)
-    page.evaluate("document.querySelector('.cells a:empty').removeAttribute('aria-label')")
-    assert "link-name" in check_page(page)
-
-
 LOOKS = """() => Object.fromEntries([...document.querySelectorAll('#legend i')].map(icon => {
     const look = getComputedStyle(icon, '::before');
     const colour = look.borderTopWidth === '0px' ? look.backgroundColor : look.borderTopColor;
@@ -226,26 +218,6 @@ def test_without_javascript(varied: System, board: Start, visit: Visit) -> None:
     expect(page.locator(".group")).to_have_count(2)
     page.get_by_role("link", name=WORK).click()
     expect(page.locator("[role=rowheader]")).to_have_count(6)
-
-
-@pytest.mark.long
-def test_thirty_rows_a_screen(system: System, board: Start, visit: Visit) -> None:
-    """At 1080 pixels, and what happened at one time stands in one column, whatever an entry's name and schedule."""
-    system.entries = {f"entry-{n:02}{'-long-name' * (n % 4)}": {"task": WORK, "every": 3600.0} for n in range(40)}
-    filled.fill(system.store, loaded_of(system), 2, timedelta(hours=2, minutes=1))
-    filled.beat_lives(system.store)
-    page = visit(board().url, viewport={"width": 1920, "height": 1080}, live=True)
-    tops = page.locator("[role=rowheader]").evaluate_all(
-        "heads => heads.map(head => head.getBoundingClientRect().bottom)"
-    )
-    assert sum(top <= 1080 for top in tops) >= 30
-    lefts = page.locator(".cells").evaluate_all(
-        "all => all.map(row => [...row.querySelectorAll('a')].map(link => link.getBoundingClientRect().left).join())"
-    )
-    assert len(set(lefts)) == 1
-    for width in (400, 1000):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,6 @@ import filled
 import pytest
 from boards import WORK, Board, Start, Visit, check_page, loaded_of
 from playwright.sync_api import Locator, Page, expect
-from servers import RedisServer, free_port
 from system import System
 
 from celery_once_beat.features.orders.store import read_orders
@@ -87,19 +86,6 @@ def test_what_needs_attention_is_seen_at_first_glance(night: System, board: Star
     night.store.set_paused("paused", paused=False)
     expect(page.locator("#look-paused b")).to_have_text("0")
     expect(page.locator("#look-attention b")).to_have_text("5")
-
-
-def test_everything_ran_as_planned(system: System, board: Start, visit: Visit) -> None:
-    """It says so, with how many of how many, while nothing needs attention."""
-    system.entries = {"hourly": {"task": WORK, "every": 1.0}}
-    rows = list(loaded_of(system).entries)
-    filled.load(system.store, rows, timedelta(seconds=1))
-    with filled.beating(system.store):
-        page = visit(board().url, live=True)
-        expect(page.locator("#headline")).to_have_text("No window has ended since midnight")
-        filled.execute(system.store, filled.claim(system.store, rows))
-        expect(page.locator("#headline")).to_contain_text("Everything ran as planned: 1 of 1 since midnight")
-        expect(page.locator("#headline .well")).to_have_count(1)
 
 
 #: The cells that nobody can reach, names that don't stay in sight, counts that leave their cells, reasons that are cut.
@@ -272,10 +258,8 @@ def test_acting_where_one_looks(night: System, acting: Board, visit: Visit) -> N
     assert sorted(ordered[2:]) == [("pause", "failing"), ("pause", "fine"), ("republish", "failing"), ("run", "fine")]
 
 
-def test_what_is_so_when_there_is_nothing_to_see(
-    system: System, board: Start, visit: Visit, start_redis: Callable[..., RedisServer]
-) -> None:
-    """An empty schedule, no beat, a beat's first second, Redis away: each says so, and what to type."""
+def test_what_is_so_when_there_is_nothing_to_see(system: System, board: Start, visit: Visit) -> None:
+    """An empty schedule, no beat, a beat's first second: each says so, and what to type."""
     system.entries = {}
     page = visit(board().url, live=True)
     expect(page.locator("#nothing")).to_contain_text("no entries. Add one to app.conf.beat_schedule")
@@ -294,22 +278,6 @@ def test_what_is_so_when_there_is_nothing_to_see(
         expect(first.locator("#nothing")).to_contain_text("No entry is as asked for.")
         first.get_by_role("link", name="Show all entries").click()
         expect(names(first)).to_have_count(1)
-    server = start_redis()
-    system.use_store(server.url())
-    there = visit(board(name="there").url, live=True)
-    server.pause()
-    expect(there.locator("#connection")).to_have_text("not live: Redis is away")
-    expect(there.locator("main")).not_to_have_class(re.compile("live"))
-    expect(there.get_by_role("alert")).to_contain_text("What is shown is older. celery -A proj once doctor says what")
-    expect(there.locator("#as-of time")).to_have_attribute("data-away", re.compile(r"^([4-9]|\d\d) s ago$"))
-    server.resume()
-    expect(there.locator("#connection")).to_have_text("live")
-    system.use_store(f"redis://127.0.0.1:{free_port()}/0")
-    away = visit(board(name="away").url)
-    expect(away.locator("#nothing")).to_contain_text("Nothing is known yet: Redis hasn't answered.")
-    expect(away.locator("#headline")).to_have_text("Nothing is known yet")
-    expect(away.locator("#beats li, #strip a")).to_have_count(0)
-    expect(away.get_by_role("alert")).not_to_contain_text("older")
 
 
 #: What of the page is written while nothing changes, but for the clock, how far times are, and the line for now.

@@ -9,7 +9,7 @@ from datetime import timedelta
 import filled
 import pytest
 from boards import WORK, Start, Visit, loaded_of
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from system import System
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -67,41 +67,6 @@ def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit)
 
 def says(shown: str) -> re.Pattern[str]:
     return re.compile("^" + re.escape(shown) + r", \d+ ")
-
-
-def test_a_policy_stops_what_would_get_through(system: System, board: Start, chromium: Browser) -> None:
-    """Were a name to become markup after all, the browser wouldn't run it: inline script, handler, foreign image."""
-    page = chromium.new_page()
-    page.goto(board().url)
-    ran = page.evaluate(
-        """async () => {
-            window.ran = [];
-            const refused = [];
-            document.addEventListener('securitypolicyviolation', event => refused.push(event.effectiveDirective));
-            try { document.body.innerHTML += '<b>x</b>'; window.ran.push('innerHTML'); } catch { refused.push('sink'); }
-            const script = document.createElement('script');
-            try {
-                script.text = 'window.ran.push("inline")';
-                document.body.append(script);
-            } catch { refused.push('text'); }
-            const button = document.createElement('button');
-            try { button.setAttribute('onclick', 'window.ran.push("handler")'); } catch { refused.push('handler'); }
-            document.body.append(button);
-            button.click();
-            const image = document.createElement('img');
-            image.src = 'https://evil.example/x.png';
-            document.body.append(image);
-            const base = document.createElement('base');
-            base.href = 'https://evil.example/';
-            document.head.append(base);
-            await new Promise(done => setTimeout(done, 300));
-            return [window.ran, [...new Set(refused)].sort(), document.baseURI];
-        }"""
-    )
-    assert ran[0] == []
-    assert {"sink", "text", "handler", "img-src", "base-uri"} <= set(ran[1])
-    assert "evil" not in ran[2]
-    page.context.close()
 
 
 def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:

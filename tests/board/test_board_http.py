@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 import filled
 import pytest
-from boards import WORK, Answer, Board, Start, loaded_of, start_board
-from preloaded import Preloaded
+from boards import WORK, Answer, Board, Start, loaded_of
 from processes import Proc, wait_until
 from servers import RedisServer, free_port
 from system import System, once_soon
@@ -183,24 +182,10 @@ def test_nothing_is_written(system: System, board: Start) -> None:
 # -- hosts, sites, paths --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shared_board(
-    _server_pool: Any, tmp_path_factory: pytest.TempPathFactory, preloaded: Callable[[], Preloaded]
-) -> Iterator[Board]:
-    """One board for tests that change nothing."""
-    from ledger import Ledger
-    from processes import Processes
-    from servers import find_servers
-
-    directory = tmp_path_factory.mktemp("board")
-    url = _server_pool(next(iter(find_servers()), "valkey")).url()
-    with Processes(directory, preloaded()) as procs:
-        yield start_board(System(procs, Ledger(directory / "ledger"), url, directory))
-
-
-@pytest.mark.parametrize(
-    ("site", "mode", "dest", "status"),
-    [
+def test_other_sites_may_link_and_no_more(system: System, board: Start) -> None:
+    """A page elsewhere, on another port of this machine too, opens no stream and reads nothing."""
+    there = board()
+    for site, mode, dest, status in (
         ("none", "navigate", "document", 200),
         ("same-origin", "cors", "empty", 200),
         ("cross-site", "navigate", "document", 200),
@@ -209,20 +194,16 @@ def shared_board(
         ("cross-site", "cors", "empty", 403),
         ("same-site", "cors", "empty", 403),
         ("anything", "no-cors", "script", 403),
-    ],
-)
-def test_other_sites_may_link_and_no_more(shared_board: Board, site: str, mode: str, dest: str, status: int) -> None:
-    """A page elsewhere, on another port of this machine too, opens no stream and reads nothing."""
-    for path in ("/", "/metrics", "/static/board.css"):
-        answer = shared_board.ask(
-            path, headers={"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
-        )
-        assert answer.status == status
+    ):
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+        for path in ("/", "/metrics", "/static/board.css"):
+            assert there.ask(path, headers=headers).status == status, (path, headers)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_no_path_leads_out(system: System, board: Start) -> None:
+    """There are the board's own few files, and nothing else."""
+    there = board()
+    for path in (
         "/static/../server.py",
         "/static/..%2fserver.py",
         "/static/%2e%2e/server.py",
@@ -240,19 +221,17 @@ def test_other_sites_may_link_and_no_more(shared_board: Board, site: str, mode: 
         "//static/board.js",
         "/../../../../etc/passwd",
         "http://evil.example/",
-    ],
-)
-def test_no_path_leads_out(shared_board: Board, path: str) -> None:
-    """There are the board's own few files, and nothing else."""
-    answer = shared_board.ask(path)
-    assert answer.status in (307, 400, 404)
-    assert "import" not in answer.text
-    assert "root:" not in answer.text
+    ):
+        answer = there.ask(path)
+        assert answer.status in (307, 400, 404), path
+        assert "import" not in answer.text, path
+        assert "root:" not in answer.text, path
 
 
-def test_garbage_is_refused(shared_board: Board) -> None:
+def test_garbage_is_refused(system: System, board: Start) -> None:
     """Bytes that are no request, headers without end, odd positions in the news: an answer or none, and it goes on."""
-    parts = shared_board.connect()
+    there = board()
+    parts = there.connect()
     for garbage in (
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
@@ -268,24 +247,22 @@ def test_garbage_is_refused(shared_board: Board) -> None:
                 answer = b""
             assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), garbage[:60]
     for path in ("/window/%ff%fe/x", "/window/" + "a" * 5000 + "/b", "/?only=%00", "/window/a/b/c"):
-        assert shared_board.ask(path).status in (200, 404)
+        assert there.ask(path).status in (200, 404)
     for position in ("x", "-1", "x-99999999999999999999999999", "%d9%a1", "%00", "-", "a-b-c"):
-        with follow(shared_board, position) as news:
+        with follow(there, position) as news:
             assert next(news)["event"] == "anew"
-    assert "Traceback" not in shared_board.proc.log
+    assert "Traceback" not in there.proc.log
 
 
 # -- the token ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_the_token(system: System, board: Start) -> None:
-    """As a header each time; or once in an address, for a cookie that isn't it, and to that address without it."""
-    there = board(ONCE_BOARD_TOKEN=TOKEN)
+    """As a header each time; or once in a form, for a cookie that isn't it. Nothing else lets in."""
+    there = board("--token", TOKEN)
     for path in ("/", "/metrics", "/events", "/static/board.js", "/nowhere"):
         refused = there.ask(path)
-        assert refused.status == 401
-        assert refused.headers["www-authenticate"] == "Bearer"
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
         assert "set-cookie" not in refused.headers
     for headers in (
         bearer(TOKEN[:-1]),
@@ -303,13 +280,22 @@ def test_the_token(system: System, board: Start) -> None:
     assert there.ask(headers=bearer(TOKEN)).status == 200
     assert there.ask("/metrics", headers={"authorization": f"bearer  {TOKEN}"}).status == 200
 
+    asked = there.ask("/entry/x", headers={"Accept": "text/html"})
+    assert (asked.status, 'action="../token"' in asked.text) == (401, True)
+    assert enter(there, "wrong-" + TOKEN).status == 401
+    assert enter(there, **{"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert enter(there, "x" * 5000).status == 413
     let_in = enter(there)
     assert (let_in.status, let_in.headers["location"]) == (303, "./")
     name, value, attributes = re.fullmatch(r"(\w+)=(\w+); (.*)", let_in.headers["set-cookie"]).groups()
     assert {attribute.lower() for attribute in attributes.split("; ")} == {"httponly", "path=/", "samesite=strict"}
     assert TOKEN not in let_in.headers["set-cookie"]
-    assert there.ask("/", headers={"cookie": f"{name}={value}"}).status == 200
     assert there.ask("/", headers={"cookie": f"{name}={value[:-1]}0"}).status == 401
+    cookie = {"cookie": f"{name}={value}"}
+    assert there.ask("/", headers=cookie).status == 200
+    # No redirect to an absolute address, whose host would be what the request says.
+    for path in ("/events/", "/entry/x/", "/window/x/y/", "/static/board.css/"):
+        assert there.ask(path, headers=cookie).status == 404, path
     assert TOKEN not in there.proc.log
     assert TOKEN not in there.ask(headers=bearer(TOKEN)).text
 
@@ -481,23 +467,6 @@ def test_no_secret_is_shown(system: System, board: Start, start_redis: Callable[
     away = look() + there.proc.log
     for secret in secrets:
         assert secret not in away
-
-
-def test_the_token_is_given_in_a_form(system: System, board: Start) -> None:
-    """A browser without it is shown the form; a wrong one, and another site's form, don't get in."""
-    started = board("--token", TOKEN)
-    asked = started.ask("/entry/x", headers={"Accept": "text/html"})
-    assert (asked.status, 'action="../token"' in asked.text) == (401, True)
-    assert enter(started, "wrong-" + TOKEN).status == 401
-    assert enter(started, **{"Sec-Fetch-Site": "cross-site"}).status == 403
-    assert enter(started, "x" * 5000).status == 413
-    entered = enter(started)
-    assert (entered.status, entered.headers["location"]) == (303, "./")
-    cookie = {"Cookie": entered.headers["set-cookie"].partition(";")[0]}
-    assert started.ask("/", headers=cookie).status == 200
-    # No redirect to an absolute address, whose host would be what the request says.
-    for path in ("/events/", "/entry/x/", "/window/x/y/", "/static/board.css/"):
-        assert started.ask(path, headers=cookie).status == 404, path
 
 
 @pytest.mark.long

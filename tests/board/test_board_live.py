@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import filled
 import pytest
 from boards import WORK, Start, Visit, loaded_of
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 from processes import wait_until
 from servers import RedisServer, free_port
 from system import System
@@ -74,21 +74,6 @@ def test_it_follows_a_pair(system: System, board: Start, visit: Visit) -> None:
         beat.stop()
     expect(page.locator("#beats")).to_contain_text("None. Start one:")
     assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
-
-
-@pytest.mark.long
-def test_workers_come_and_go(system: System, board: Start, visit: Visit) -> None:
-    """One that runs a window is named while it does, without a reload."""
-    system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
-    rows = list(loaded_of(system).entries)
-    filled.load(system.store, rows, timedelta(hours=1, minutes=1))
-    page = visit(board().url)
-    expect(page.locator("#workers")).to_have_text("None has begun a window. Start one: celery -A proj worker")
-    (window,) = filled.claim(system.store, rows)
-    begun = system.store.begin(window, "jobs-1:1:delivery/1", 30.0)
-    expect(page.locator("#workers")).to_have_text("jobs-1 1 running")
-    system.store.finish(Ending(window, "jobs-1:1:delivery/1", begun.fence, "done"))
-    expect(page.locator("#workers")).to_contain_text("None has begun a window.")
 
 
 @pytest.mark.long
@@ -246,20 +231,6 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     expect(page.locator("#menu-state summary")).to_be_focused()
 
 
-def test_a_menu_that_is_opened_while_a_view_is_read_stays_open(system: System, board: Start, visit: Visit) -> None:
-    """However slow the server is: the page that comes doesn't close what somebody opened meanwhile."""
-    system.entries = {"nightly": {"task": WORK, "every": 600.0}}
-    loaded_of(system)
-    there = board()
-    page = visit(there.url)
-    there.proc.pause()
-    page.get_by_role("link", name="7 days").click()
-    page.get_by_text("Group: none").click()
-    there.proc.resume()
-    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
-    expect(page.get_by_role("link", name="prefix")).to_be_visible()
-
-
 def query_of(page: Page) -> dict[str, list[str]]:
     """What the page's address asks for."""
     return parse_qs(urlsplit(page.url).query)
@@ -267,7 +238,7 @@ def query_of(page: Page) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> None:
-    """However slow the server is: what is chosen before the last choice is shown is added to it."""
+    """However slow the server is: what is chosen before the last choice is shown is added to it. A menu stays open."""
     system.entries = {f"{area}-{n}": {"task": WORK, "every": 600.0} for area in ("billing", "mail") for n in range(60)}
     loaded_of(system)
     there = board()
@@ -275,6 +246,10 @@ def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> N
     there.proc.pause()
     page.get_by_role("link", name="7 days").click()
     page.get_by_text("Group: none").click()
+    there.proc.resume()
+    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    expect(page.get_by_role("link", name="prefix")).to_be_visible()
+    there.proc.pause()
     page.get_by_role("link", name="prefix").click()
     page.get_by_role("link", name="31 days").click()
     there.proc.resume()
@@ -358,6 +333,10 @@ def test_redis_goes_away_and_comes_back(
     expect(cells(page, "tick")).to_have_count(1)
     server.pause()
     expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ")
+    expect(page.locator("#connection")).to_have_text("not live: Redis is away")
+    expect(page.locator("main")).not_to_have_class(re.compile("live"))
+    expect(page.get_by_role("alert")).to_contain_text("What is shown is older. celery -A proj once doctor says what")
+    expect(page.locator("#as-of time")).to_have_attribute("data-away", re.compile(r"^([4-9]|\d\d) s ago$"))
     expect(cells(page, "tick")).to_have_count(1)
     cells(page, "tick").first.click()
     expect(page.get_by_role("dialog")).to_contain_text("done: executed, and recorded")
@@ -367,14 +346,17 @@ def test_redis_goes_away_and_comes_back(
     expect(page.get_by_role("alert")).to_contain_text("Redis can't be read: ")
     late = visit(board(name="late").url)
     expect(late.get_by_role("alert")).to_contain_text("Redis can't be read: ")
+    expect(late.get_by_role("alert")).not_to_contain_text("older")
+    expect(late.locator("#nothing")).to_contain_text("Nothing is known yet: Redis hasn't answered.")
+    expect(late.locator("#headline")).to_have_text("Nothing is known yet")
+    expect(late.locator("#beats li, #strip a")).to_have_count(0)
     server.restart()
     filled.load(system.store, list(loaded_of(system).entries), timedelta(minutes=1))
     expect(page.get_by_role("alert")).not_to_contain_text("Redis")
     expect(cells(page, "tick")).to_have_count(0)
     expect(late.get_by_role("alert")).not_to_contain_text("Redis")
     expect(row(late, "tick")).to_be_visible()
-    for proc in (there.proc,):
-        assert "Traceback" not in proc.log
+    assert "Traceback" not in there.proc.log
 
 
 @pytest.mark.long
@@ -438,24 +420,3 @@ def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: 
     pages[0].evaluate(hide, False)
     expect(pages[0].locator("#connection")).to_have_text("live")
     asked()
-
-
-TOKEN = "a-token-of-the-tests-0123456789"
-
-
-@pytest.mark.long
-def test_the_token_lets_a_browser_in(system: System, board: Start, chromium: Browser) -> None:
-    """Typed into the form that asks for it, once."""
-    there = board(ONCE_BOARD_TOKEN=TOKEN)
-    page = chromium.new_context().new_page()
-    page.set_default_timeout(20_000)
-    page.goto(f"{there.url}/?only=attention")
-    assert page.locator("main").bounding_box()["width"] < 400, "its policy lets its style through"
-    page.get_by_label("Token of the board").fill(TOKEN)
-    page.get_by_role("button", name="Open").click()
-    expect(page.locator("#connection")).to_have_text("live")
-    assert TOKEN not in page.content()
-    assert page.evaluate("document.cookie") == "", "no script can read it"
-    page.reload()
-    expect(page.locator("#connection")).to_have_text("live")
-    page.context.close()

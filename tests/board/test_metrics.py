@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import os
 import re
-import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,10 +13,8 @@ from typing import Any
 
 import filled
 import pytest
-import yaml
 from boards import loaded_of, start_board
 from celery import Celery
-from needs import need
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,7 +30,6 @@ from celery_once_beat.store import Loss
 from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "docs" / "alerts.yml"
 WORK = "apps.once_app.work"
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -412,25 +406,7 @@ def test_every_metric_is_documented() -> None:
     assert documented_metrics() == found
 
 
-# -- alerts ---------------------------------------------------------------------------------------------------------
-
-
-def alerts() -> Iterator[dict[str, Any]]:
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        yield from group["rules"]
-
-
-@pytest.mark.parametrize("rule", list(alerts()), ids=lambda rule: rule["alert"])
-def test_alert_rules_name_what_there_is(rule: dict[str, Any]) -> None:
-    """Each expression parses, and each metric and label of it is one that is told."""
-    check_query(rule["expr"], labels_told())
-    grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
-    for label in re.findall(r"\$labels\.(\w+)", json.dumps(rule["annotations"])):
-        assert label in grouped[1]
-    told = read(expose(report(["a"])))
-    for outcome in re.findall(r"outcome=~?\"([^\"]+)\"", rule["expr"]):
-        for one in outcome.split("|"):
-            assert any(("outcome", one) in given for name, given in told if name == PREFIX + "windows_total")
+# -- the docs ------------------------------------------------------------------------------------------------------
 
 
 def labels_told() -> dict[str, set[str]]:
@@ -445,9 +421,3 @@ def test_the_documented_query_asks_for_what_there_is() -> None:
     """docs/metrics.md shows one."""
     (query,) = re.findall(r"<!-- query -->\n```promql\n(.*?)\n```", (ROOT / "docs" / "metrics.md").read_text())
     check_query(query, labels_told())
-
-
-def test_promtool_takes_the_rules() -> None:
-    """Prometheus's own check of them, where it is installed; their expressions are parsed above."""
-    done = subprocess.run([need("promtool"), "check", "rules", RULES], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from processes import Proc, wait_until
+from processes import wait_until
 from prometheus import PrometheusServer
 from queries import PREFIX, check_query, documented_metrics
-from servers import RedisServer
 from system import System
 
 pytestmark = pytest.mark.long
@@ -31,21 +29,7 @@ def filled_in(query: str) -> str:
     return query
 
 
-@pytest.fixture
-def prometheus() -> Iterator[Callable[..., PrometheusServer]]:
-    with ExitStack() as started:
-        yield lambda *targets: started.enter_context(PrometheusServer.start(*targets))
-
-
-def export(system: System, name: str = "exporter", port: str = "0") -> tuple[Proc, str]:
-    """An exporter, and where it listens."""
-    proc = system.celery("once", "metrics", "--port", port, name=name)
-    return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1]
-
-
-def test_every_query_of_the_dashboard_is_answered(
-    system: System, prometheus: Callable[..., PrometheusServer], start_redis: Callable[..., RedisServer]
-) -> None:
+def test_every_query_of_the_dashboard_is_answered(system: System, start_redis: Any, request: Any) -> None:
     """Each parses and asks for metrics and labels that are told; Prometheus answers each with numbers."""
     system.use_store(start_redis(args=("--maxmemory", "1gb")))
     system.entries = {
@@ -56,8 +40,9 @@ def test_every_query_of_the_dashboard_is_answered(
         "waiting": {"task": WORK, "every": 1.0, "options": {"queue": "nobody"}},
     }
     system.settings = {"once_beat_start_timeout": 600.0}
-    _, address = export(system)
-    server = prometheus(address)
+    exporter = system.celery("once", "metrics", "--port", "0", name="exporter")
+    server = PrometheusServer.start(exporter.wait_log(r"the metrics are at http://(127\.0\.0\.1:\d+)/metrics")[1])
+    request.addfinalizer(server.__exit__)
     workers = [system.worker(f"worker{n}").wait_ready() for n in (1, 2)]
     beats = [system.beat(f"beat{n}").wait_ready() for n in (1, 2)]
     assert all(proc.pid for proc in (*workers, *beats))
@@ -113,31 +98,3 @@ UNSHOWN = {
     f"{PREFIX}{name}"
     for name in ("last_window_lateness_seconds", "last_window_duration_seconds", "data_lost_age_seconds")
 }
-
-
-def test_two_who_are_scraped_say_the_same_and_a_new_one_goes_on(
-    system: System, prometheus: Callable[..., PrometheusServer]
-) -> None:
-    """The counters are the store's: no exporter's start begins them anew, and each scraper sees all of them."""
-    system.entries = {"tick": {"task": WORK, "every": 1.0}}
-    one, address = export(system, "one")
-    _, other = export(system, "other")
-    server = prometheus(address, other)
-    worker, beat = system.worker().wait_ready(), system.beat().wait_ready()
-    system.wait_done(3)
-    system.store.set_paused("tick", paused=True)
-    wait_until(lambda: not system.account().open, "all have ended", 60)
-    worker.stop()
-    beat.stop()
-    done = system.outcomes()["done"]
-    count = f"{PREFIX}window_duration_seconds_count"
-
-    def scraped() -> list[float]:
-        return [float(found["value"][1]) for found in server.query(f'{count}{{entry="tick"}}')]
-
-    wait_until(lambda: scraped() == [done, done], "both are scraped", 60)
-    one.stop()
-    wait_until(lambda: server.query("up == 0"), "one is gone", 60)
-    export(system, "one again", address.rpartition(":")[2])
-    wait_until(lambda: scraped() == [done, done] and not server.query("up == 0"), "it is back", 60)
-    assert {found["value"][1] for found in server.query(f"resets({count}[10m])")} == {"0"}
