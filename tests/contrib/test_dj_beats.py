@@ -158,38 +158,6 @@ def test_rows_of_all_kinds(any_shop: Shop) -> None:
     shop.wait_ran("wrong once")
 
 
-def test_edits_between_two_looks(any_shop: Shop) -> None:
-    """A row that is renamed right after a window runs each by one name; a one-off that is enabled again runs again.
-
-    Also where both beats die as soon as it is disabled.
-    """
-    shop = any_shop
-    shop.orm("row('old', interval=every(2)); row('one-off', interval=every(1), one_off=True)")
-    beats = shop.start()
-    said = "row 'one-off' has had its one window"
-    wait_until(lambda: any(said in beat.log for beat in beats), "it is disabled", 60)
-    for beat in beats:
-        beat.kill()
-    shop.orm("edit('one-off', enabled=True)")
-    shop.beats()
-    shop.wait_ran("one-off", 2)
-    shop.wait_ran("old", len(shop.ran("old")) + 2)
-    for beat in beats:
-        shop.count_as_gone(beat)
-    shop.orm("edit('old', name='new')")
-    shop.wait_ran("new", 3)
-    shop.wait_left("old")
-    shop.wait_disabled("one-off")
-    shop.store.set_paused("new", paused=True)
-    shop.wait_even()
-    shop.wait_recorded("old")
-    assert len(shop.ran("one-off")) == 2
-    starts = [parse_instant(start) for start in sorted(shop.ran("old") + shop.ran("new"))]
-    after = [start for start in starts if start >= parse_instant(shop.ran("old")[-1])]
-    assert after == [after[0] + 2 * n * SECOND for n in range(len(after))], "none twice, none lost"
-    shop.check_each_ran_once("old", "new", "one-off")
-
-
 #: Rows 0 and 1 change names, and rows 2 and 3.
 SWAP = """
 with transaction.atomic():
@@ -238,23 +206,6 @@ def test_rows_that_swap_names(any_shop: Shop) -> None:
         assert len({*starts}) == len(starts), what
     shop.check_each_ran_once(*names)
     assert not any("Traceback" in beat.log for beat in beats)
-
-
-def test_rows_are_for_people_to_look_at(shop: Shop) -> None:
-    """When a row ran last and how often is written, by both beats together; nothing depends on it."""
-    shop.orm("row('tick', interval=every(1)); edit('tick', last_run_at=now(999999), total_run_count=5)")
-    beats = shop.start()
-    shop.wait_ran("tick", 4)
-    shop.orm("PeriodicTask.objects.update(last_run_at=None)")
-    changed = shop.orm.row("tick", "date_changed")
-    for beat in beats:
-        assert beat.stop() == 0
-    shop.wait_recorded("tick")
-    enabled, count, last = shop.orm.row("tick")
-    assert enabled
-    assert count == 5 + len(shop.ledger.read("start", entry="tick"))
-    assert parse_instant(shop.ran("tick")[-1]) - SECOND < datetime.fromisoformat(last) < utcnow()
-    assert shop.orm.row("tick", "date_changed") == changed, "it isn't an edit"
 
 
 @pytest.mark.parametrize("when", ["anywhere", "in the middle of a tick"])
@@ -315,19 +266,3 @@ def test_schedules_that_are_set_at_run_time_run_beside_rows(any_shop: Shop) -> N
     schedules.delete("tick")
     schedules.close()
     assert not any("Traceback" in beat.log for beat in beats)
-
-
-def test_a_row_that_fails_is_told_and_paused(shop: Shop) -> None:
-    """A row's headers set it; the admin's own switch stays as it was, and a wrong value leaves the row out."""
-    once = '{"once": {"deadline": 1, "pause_after_failures": 2, "on_failure": "apps.dj_shop.celery.tell"}}'
-    shop.orm(f"row('tick', task='apps.dj_shop.celery.failing', interval=every(1), headers={once!r})")
-    shop.orm("""row('wrong', interval=every(1), headers='{"once": {"pause_after_failures": 0}}')""")
-    beats = shop.start()
-    wait_until(lambda: (account := shop.store.account("tick")) and account.paused, "it is paused", 60)
-    told = wait_until(lambda: len(found := shop.ledger.read("told")) >= 2 and found, "its ends are told", 60)
-    assert {(one["entry"], one["outcome"], one["error"]) for one in told} == {("tick", "failed", "ValueError: no rows")}
-    assert shop.account("tick").paused_for.startswith("2 windows in a row failed: ")
-    assert shop.orm.row("tick")[0], "it is enabled"
-    wrong = r"once\['pause_after_failures'\]: found 0, expected a whole number, at least 1, or None"
-    wait_until(lambda: any(re.search(wrong, beat.log) for beat in beats), "the wrong row is named", 60)
-    wait_until(lambda: sum(len(re.findall("is late: failed", beat.log)) for beat in beats) >= 2, "both are late", 60)

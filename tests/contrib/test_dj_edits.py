@@ -168,30 +168,21 @@ def test_nothing_from_before_it_was_there_runs(rows: Any, new_beat: Any, store: 
     assert beat.row().next == window + HOUR
 
 
-@pytest.mark.parametrize("edit", ["made", "enabled"])
-def test_what_it_owes_since_it_was_there_runs(rows: Any, new_beat: Any, store: Store, edit: str) -> None:
-    """A window right after it was made or enabled is seen late, and runs."""
+@pytest.mark.parametrize("edit", ["made", "enabled", "enabled by an action"])
+def test_what_it_owes_since_it_was_there_runs(rows, new_beat, store, monkeypatch, edit: str) -> None:
+    """A window right after it was made or enabled is seen late, and runs, also where an action wrote no date."""
     beat, window = new_beat(), ago(5)
-    if edit == "enabled":
+    if edit != "made":
         make(rows, window, enabled=False)
     beat.look()
     beat.looked(1200)
     if edit == "made":
         make(rows, window)
-    update(rows, enabled=True, date_changed=ago(600))
-    beat.look()
-    beat.claim()
-    assert [*store.account("row").open] == [window]
-
-
-def test_an_action_of_the_admin_is_as_exact(rows, new_beat, store, monkeypatch) -> None:
-    """It says nothing in the row; that rows changed, and when, is to be seen all the same."""
-    beat, window = new_beat(), ago(5)
-    make(rows, window, enabled=False)
-    beat.look()
-    beat.looked(1200)
-    monkeypatch.setattr("django_celery_beat.models.now", lambda: ago(600))
-    update(rows, enabled=True, date_changed=ago(3600))
+    if edit == "enabled by an action":
+        monkeypatch.setattr("django_celery_beat.models.now", lambda: ago(600))
+        update(rows, enabled=True, date_changed=ago(3600))
+    else:
+        update(rows, enabled=True, date_changed=ago(600))
     beat.look()
     beat.claim()
     assert [*store.account("row").open] == [window]
@@ -382,20 +373,6 @@ def test_a_one_off_is_disabled_only_with_the_stores_word(rows: Any, store: Store
     assert not rows.objects.get().enabled
 
 
-def test_a_one_off_that_can_not_be_disabled_is_asked_for_once(store: Store, had_its_window: Any) -> None:
-    """The database takes no writes, say: Redis isn't asked at each look for each of such rows."""
-    beat, _ = had_its_window
-    with redis.Redis.from_url(store.settings.redis_url) as client:
-        asked = lambda: client.info("commandstats")["cmdstat_hgetall"]["calls"]  # noqa: E731
-        before = asked()
-        for _ in range(3):
-            beat._sweep()
-        assert asked() == before
-    beat._database._round()
-    beat.look()
-    assert not beat._one_offs
-
-
 @pytest.mark.long
 def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat: Any, store: Store) -> None:
     """What stands there says nothing of the row, which goes on by its new name; nor does it stop the beat."""
@@ -533,35 +510,6 @@ def test_a_row_that_is_switched_off_and_on_without_a_beat(rows, beat_that_left, 
     assert beat_that_left().row().cursor == cursor
 
 
-@pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("lives", [True, False])
-@pytest.mark.parametrize("way", ["save", "update_alone"])
-def test_a_pause_goes_along_with_its_row(rows, new_beat, beat_that_left, store, way: str, lives: bool) -> None:
-    """Renamed in whatever way, also while no beat runs, and back again once it is resumed."""
-    make(rows, ago(600), "first")
-    words = check_words("anna", "too many")
-    beat = new_beat() if lives else None
-    (beat.look if beat else beat_that_left)()
-    assert store.set_paused("first", words, paused=True)
-
-    def rename(name: str) -> Any:
-        WAYS[way](rows, name=name)
-        seen = beat or new_beat()
-        for _ in range(3):  # it is seen, it waits until all know, it is loaded
-            seen.look()
-            seen.entries.end_rests(math.inf)
-        if not beat:
-            store.leave(seen.beat_id)
-        return store.account(name)
-
-    account = rename("second")
-    assert (account.paused, account.paused_by, account.paused_for) == (True, "anna", "too many")
-    assert store.set_paused("second", paused=False)
-    assert not rename("first").paused
-    assert store.set_paused("first", words, paused=True)
-    assert rename("second").paused
-
-
 def rename(rows: Any, way: str = "save", **names: str) -> None:
     """Give rows new names, old → new, in one transaction. No two rows may have one name, not even within it."""
     from django.db import transaction
@@ -588,23 +536,78 @@ def pause_of(store: Store, name: str) -> str:
     return account.paused_by if account.paused else ""
 
 
+def with_name(name: str, **fields: Any) -> Callable[[Any], None]:
+    """Save the row of this name with these fields."""
+
+    def edit(rows: Any) -> None:
+        row = rows.objects.get(name=name)
+        for field, value in fields.items():
+            setattr(row, field, value)
+        row.save()
+
+    return edit
+
+
+def by(way: str, **names: str) -> Callable[[Any], None]:
+    return lambda rows: rename(rows, way, **names)
+
+
+def deleted(name: str) -> Callable[[Any], None]:
+    return lambda rows: rows.objects.get(name=name).delete()
+
+
+def made(name: str) -> Callable[[Any], None]:
+    return lambda rows: make(rows, ago(600), name)
+
+
+#: Rows, of which anna has paused a, and bert b; what happens to them from look to look; whose pauses they have then.
+PAUSES: dict[str, tuple[str, list[list[Callable[[Any], object]]], dict[str, str]]] = {
+    "there and back": ("a", [[by("save", a="b")], [by("update", b="a")]], {"a": "anna"}),
+    "two change names": ("ab", [[by("save", a="b", b="a")]], {"a": "bert", "b": "anna"}),
+    "two, by an action": ("ab", [[by("update", a="b", b="a")]], {"a": "bert", "b": "anna"}),
+    "three change names": ("abc", [[by("save", a="b", b="c", c="a")]], {"a": "", "b": "anna", "c": "bert"}),
+    "made again": ("a", [[deleted("a"), made("a")]], {"a": ""}),
+    "the name of one that is deleted": ("ab", [[deleted("a"), by("save", b="a")], [made("b")]], {"a": "bert", "b": ""}),
+    "renamed while it is left out": (
+        "a", [[with_name("a", kwargs="{")], [with_name("a", name="b")], [with_name("b", kwargs="{}")]], {"b": "anna"}
+    ),
+    "renamed while it is switched off": (
+        "a", [[with_name("a", enabled=False)], [with_name("a", name="b")], [with_name("b", enabled=True)]],
+        {"b": "anna"},
+    ),
+    "another has its name meanwhile": (
+        "ab", [[with_name("a", enabled=False, name="off"), by("save", b="a")], [with_name("off", enabled=True)]],
+        {"a": "bert", "off": "anna"},
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("lives", [True, False])
-@pytest.mark.parametrize("way", ["save", "update"])
-@pytest.mark.parametrize("names", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}], ids=["two", "three"])
-def test_rows_that_change_names_with_each_other(rows, new_beat, beat_that_left, store, way, names, lives) -> None:
-    """Each keeps its own pause. Two beats see it one after the other, or start after it."""
+@pytest.mark.parametrize("case", PAUSES)
+def test_a_pause_goes_along_with_its_row(rows: Any, new_beat: Any, store: Store, case: str, lives: bool) -> None:
+    """In whatever way it is renamed, and whoever had its name; two beats see it one after the other, or start late."""
+    names, steps, expected = PAUSES[case]
     for name in names:
         make(rows, ago(600), name)
-    beats = [new_beat(), new_beat()] if lives else []
-    look(*beats)
-    beats or beat_that_left()
-    pause(store, a="anna", b="bert")
-    rename(rows, way, **names)
-    beats = beats or [new_beat(), new_beat()]
-    look(*beats * 3)
-    expected = {names[old]: who for old, who in zip(names, ("anna", "bert", ""), strict=False)}
-    assert {name: pause_of(store, name) for name in names} == expected
+    beats: list[Any] = []
+
+    def see() -> None:
+        if not (lives and beats):
+            beats[:] = [new_beat(), new_beat()]
+        for beat in beats * 3:  # it is seen, it waits until all know, it is loaded
+            beat.look()
+            beat.entries.end_rests(math.inf)
+        for beat in () if lives else beats:
+            store.leave(beat.beat_id)
+
+    see()
+    pause(store, **{name: who for name, who in {"a": "anna", "b": "bert"}.items() if name in names})
+    for step in steps:
+        for edit in step:
+            edit(rows)
+        see()
+    assert {name: pause_of(store, name) for name in expected} == expected
 
 
 def test_windows_of_rows_that_swap_names_run_once(rows: Any, new_beat: Any, store: Store) -> None:
@@ -672,24 +675,6 @@ def test_a_beat_that_dies_while_rows_swap_names(rows, beat_that_left, new_beat, 
     assert (pause_of(store, "a"), pause_of(store, "b")) == ("bert", "anna")
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_a_row_that_gets_the_name_of_one_that_was_deleted(rows, new_beat, beat_that_left, store, lives: bool) -> None:
-    """Between two looks, or while no beat ran: it keeps its own pause, and the other one's is gone."""
-    gone = make(rows, ago(600), "a")
-    make(rows, ago(600), "b")
-    beat = new_beat() if lives else None
-    (beat.look if beat else beat_that_left)()
-    pause(store, a="anna", b="bert")
-    gone.delete()
-    rename(rows, b="a")
-    beat = beat or new_beat()
-    beat.look(2)
-    assert pause_of(store, "a") == "bert"
-    assert make(rows, ago(600), "b")
-    beat.look(2)
-    assert pause_of(store, "b") == ""
-
-
 @pytest.mark.parametrize("late", ["the first", "the second", "both"])
 def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: Store, late: str) -> None:
     """Before every beat has seen its second name, or before some have seen even that."""
@@ -704,59 +689,3 @@ def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: St
     look(*beats * 3)
     assert pause_of(store, "d") == "anna"
     assert store.account("c") is None
-
-
-@pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("lives", [True, False])
-@pytest.mark.parametrize("broken", [{"kwargs": "{"}, {"enabled": False}], ids=["left out", "switched off"])
-def test_a_row_that_is_renamed_while_it_is_in_no_schedule(rows, new_beat, beat_that_left, store, broken, lives) -> None:
-    """And mended, or switched on, by its new name: it is paused as it was."""
-    make(rows, ago(600), "a")
-    beat = new_beat() if lives else None
-    look = beat.look if beat else beat_that_left
-    look()
-    pause(store, a="anna")
-    for edit in (broken, {"name": "b"}, {"kwargs": "{}", "enabled": True}):
-        save(rows, **edit)
-        look()
-    look()
-    assert pause_of(store, "b") == "anna"
-
-
-def test_a_row_whose_name_another_has_meanwhile(rows: Any, new_beat: Any, store: Store) -> None:
-    """While it is switched off. What it had is kept for it."""
-    make(rows, ago(600), "a")
-    make(rows, ago(600), "b")
-    beat = new_beat()
-    beat.look()
-    pause(store, a="anna")
-    rows.objects.filter(name="a").update(enabled=False, name="off")
-    rename(rows, b="a")
-    beat.look(2)
-    assert pause_of(store, "a") == ""
-    row = rows.objects.get(name="off")
-    row.enabled = True
-    row.save()
-    beat.look(2)
-    assert pause_of(store, "off") == "anna"
-
-
-@pytest.mark.parametrize("lives", [True, False])
-def test_a_pause_ends_with_its_row(rows, new_beat, beat_that_left, store, redis_url, lives: bool) -> None:
-    """One that is made by the same name is another, which isn't paused, and owes nothing from before."""
-    made = make(rows, ago(600))
-    beat = new_beat() if lives else None
-    (beat.look if beat else beat_that_left)()
-    assert store.set_paused("row", paused=True)
-    if not lives:
-        backdate(store, redis_url, 5)
-    made.delete()
-    again = make(rows, ago(600))
-    beat = beat or new_beat()
-    beat.look(2)
-    assert not store.account("row").paused
-    assert store.account("row").cursor == again.date_changed
-    assert store.set_paused("row", paused=True)
-    beat.look()
-    beat_that_left()
-    assert store.account("row").paused, "it is the same row"

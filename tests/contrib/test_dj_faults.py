@@ -49,20 +49,6 @@ def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
     shop.check_each_ran_once(*names)
 
 
-def test_stock_rows_go_on_where_they_are(shop: Shop) -> None:
-    """What stock has sent isn't sent again at the first start, and what it had missed isn't sent at once."""
-    shop.worker().wait_ready()
-    shop.orm("row('hourly', interval=every(3600), last_run_at=now(-7200))")
-    shop.orm("row('tick', interval=every(1), last_run_at=now(-7200))")
-    shop.orm("row('ran', clocked=at(now(-60)), one_off=True, last_run_at=now(-59), total_run_count=1)")
-    shop.beats()
-    shop.wait_ran("tick", 2)
-    shop.wait_disabled("ran")
-    assert not shop.ledger.read(entry="ran")
-    hour = shop.account("hourly")
-    assert hour.cursor == hour.born or shop.ran("hourly"), "unless its hour has come"
-
-
 def test_the_second_try(shop: Shop) -> None:
     """Moved here, back to stock, and here again: what stock has sent meanwhile isn't sent once more."""
     shop.worker().wait_ready()

@@ -112,10 +112,5 @@ def failing(self):
 
 
 @app.task(base=Task)
-def tell(**kwargs):
-    ledger.write("told", **kwargs)
-
-
-@app.task(base=Task)
 def stock(what):
     note("start", None, what=what)
