@@ -8,7 +8,7 @@ from pathlib import Path
 import doc_pages
 import pytest
 from doc_pages import ROOT, Block, blocks_of, pages
-from doc_runner import Page, agrees, missing_words
+from doc_runner import Page, missing_words
 from processes import Processes
 from servers import RedisServer
 
@@ -176,26 +176,6 @@ def test_a_page_runs(path: str, procs: Processes, redis_server: RedisServer, red
 
 
 # -- the runner itself
-
-
-@pytest.mark.parametrize(
-    ("shown", "real", "agree"),
-    [
-        ("a\n", "a\n", True),
-        ("a\n", "a  \n\n", True),
-        ("a\n", "b\n", False),
-        ("a\n", "a\nb\n", False),
-        ("a\n…\n", "a\nb\nc\n", True),
-        ("a\n…\n", "a\n", True),
-        ("a … c\n", "a b c\n", True),
-        ("a … c\n", "a b\nc\n", False),
-        ("a.c\n", "abc\n", False),
-        ("", "a\n", False),
-    ],
-)
-def test_output_is_compared(shown: str, real: str, agree: bool) -> None:
-    """What differs is found; what may differ is marked."""
-    assert agrees(shown, real) is agree
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -14,15 +13,14 @@ from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
 from celery.app.defaults import NAMESPACES
 from celery.beat import PersistentScheduler
-from celery.schedules import crontab, schedule
+from celery.schedules import schedule
 from doc_pages import ROOT, the_block
-from processes import Proc, Processes, wait_until
+from processes import Processes, wait_until
 
 from celery_once_beat import Schedules
 from celery_once_beat.rules import is_polled
@@ -200,188 +198,49 @@ def test_redbeats_rrule() -> None:
 
 
 PROJ = """\
-import json
-import time
-from pathlib import Path
-
 from celery import Celery
 from celery_once_beat import OnceTask
 
 app = Celery("proj", broker="{url}", task_cls=OnceTask)
-app.conf.update(
-    redbeat_redis_url="{url}", redbeat_redis_options={{}}, beat_max_loop_interval=1, once_beat_recovery_interval=0.5
-)
+app.conf.update(redbeat_redis_url="{url}", redbeat_redis_options={{}}, once_beat_recovery_interval=0.5)
 
 
-@app.task(bind=True)
-def note(self, name):
-    start = self.window.start.timestamp() if self.window.scheduled else None
-    with Path("{runs}").open("a") as file:
-        print(json.dumps([name, start]), file=file)
+@app.task
+def note():
+    pass
 """
-EVERY = {"two": 2.0, "three": 3.0}
-
-
-class Move:
-    """A project that moves from RedBeat and back: its beats of both kinds, and what each has run."""
-
-    def __init__(self, procs: Processes, url: str, folder: Path) -> None:
-        self.procs = procs
-        self.folder = folder
-        self.runs = folder / "runs"
-        self.env = {"PYTHONPATH": str(folder)}
-        (folder / "proj.py").write_text(PROJ.format(url=url, runs=self.runs))
-        self.app = Celery("proj", broker=url, set_as_current=False)
-        self.app.conf.update(redbeat_redis_url=url, redbeat_redis_options={})
-        self.redbeats: list[Proc] = []
-
-    def redbeat(self) -> Proc:
-        beat = self.procs.start_beat(
-            "proj", name=f"redbeat{len(self.redbeats)}", env=self.env, scheduler="redbeat.RedBeatScheduler"
-        )
-        self.redbeats.append(beat)
-        return beat
-
-    def ours(self, name: str) -> Proc:
-        return self.procs.start_beat("proj", name=name, env=self.env, scheduler="once")
-
-    def import_(self, *words: str, exit_code: int = 0) -> str:
-        done = self._import(*words)
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def import_at_last(self) -> None:
-        """Again and again, as its words say: RedBeat's lock outlives a killed beat, its last run may be to come."""
-        wait_until(lambda: self._import().returncode == 0, "all is imported", 60, 0.5)
-
-    def _import(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "celery", "-A", "proj", "once", "schedules", "import", "redbeat", *words]
-        return subprocess.run(
-            command, env={**os.environ, **self.env}, cwd=self.folder, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
-
-    def audit(self) -> None:
-        """Each account balances, over what was set once and again."""
-        command = [sys.executable, "-m", "celery", "-A", "proj", "once", "audit"]
-        done = subprocess.run(
-            command, env={**os.environ, **self.env}, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, "Every account balances." in done.stdout) == (0, True), done.stdout + done.stderr
-
-    def go_back(self) -> None:
-        """As the page has it."""
-        code = the_block("docs/moving/redbeat.md", "back.py").text
-        subprocess.run([sys.executable, "-c", code], env={**os.environ, **self.env}, check=True, timeout=60)
-
-    def last_runs(self) -> dict[str, float]:
-        keys = {name: f"redbeat:{name}" for name in (*EVERY, "minute")}
-        return {name: entry_of(key, self.app).last_run_at.timestamp() for name, key in keys.items()}
-
-    def sent_by_redbeat(self, name: str) -> list[float]:
-        """When RedBeat sent an entry, by its beats' logs: Unix times, in order."""
-        line = re.compile(rf"^\[(\S+ \S+),(\d+): .* Sending due task {name} ", re.MULTILINE)
-        found = (match for beat in self.redbeats for match in line.finditer(beat.log))
-        return sorted(datetime.fromisoformat(f"{match[1]}.{match[2]}").timestamp() for match in found)
-
-    def ran(self, name: str) -> list[float | None]:
-        """The starts of the windows that were executed; None for each run that RedBeat sent."""
-        lines = [json.loads(line) for line in self.runs.read_text().splitlines()] if self.runs.exists() else []
-        return [start for found, start in lines if found == name]
-
-    def windows(self, name: str) -> list[float]:
-        return sorted(start for start in self.ran(name) if start is not None)
-
-    def wait_for_ours(self, number: int) -> None:
-        before = {name: len(self.windows(name)) for name in EVERY}
-        wait_until(lambda: all(len(self.windows(n)) >= before[n] + number for n in EVERY), "ours has run windows", 90)
-
-    def wait_for_redbeat(self, number: int) -> None:
-        before = {name: len(self.sent_by_redbeat(name)) for name in EVERY}
-        wait_until(lambda: all(len(self.sent_by_redbeat(n)) >= before[n] + number for n in EVERY), "RedBeat sends", 90)
-
-
-def entry_of(key: str, app: Celery) -> Any:
-    from redbeat.schedulers import RedBeatSchedulerEntry
-
-    return RedBeatSchedulerEntry.from_key(key, app=app)
 
 
 @pytest.mark.long
-def test_beats_of_both_kinds_in_turn(procs: Processes, redis_url: str, tmp_path: Path) -> None:
-    """From RedBeat, back, and again: no window is run by both or by none.
-
-    Each of our windows follows what RedBeat ran last, and RedBeat doesn't begin before it is due by what ran here.
-    """
+def test_to_redbeat_and_here_again(procs: Processes, redis_url: str, tmp_path: Path) -> None:
+    """What ran here counts as run there, so RedBeat sends none of it; imported again, windows go on without a gap."""
     from redbeat.schedulers import RedBeatSchedulerEntry
 
-    move = Move(procs, redis_url, tmp_path)
-    for name, when in (*((name, schedule(every)) for name, every in EVERY.items()), ("minute", crontab())):
-        RedBeatSchedulerEntry(name, "proj.note", when, args=[name], app=move.app).save()
-    worker = procs.start_worker("proj", env=move.env, pool="solo")
-    worker.wait_ready()
-    redbeats = [move.redbeat(), move.redbeat()]
-    move.wait_for_redbeat(3)
-    assert "holds redbeat::lock: stop all of them" in move.import_(exit_code=1)
-    assert "4 to import, 0 left out." in move.import_("--dry-run"), "RedBeat's beat added celery.backend_cleanup"
+    (tmp_path / "proj.py").write_text(PROJ.format(url=redis_url))
+    env = {"PYTHONPATH": str(tmp_path)}
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url, redbeat_redis_options={})
+    RedBeatSchedulerEntry("two", "proj.note", schedule(2.0), app=app).save()
+    procs.start_worker("proj", env=env, pool="solo").wait_ready()
 
-    with closing(Schedules(move.app)) as schedules:
-        last_of_redbeat: list[dict[str, float]] = []
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], env={**os.environ, **env}, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    with closing(Schedules(app)) as schedules:
         for turn in (1, 2):
-            for beat in redbeats:
-                beat.stop()
-            last_of_redbeat.append(move.last_runs())
-            begun = {name: len(move.windows(name)) for name in EVERY}
-            move.import_at_last()
-            ours = [move.ours(f"ours{turn}{number}") for number in (1, 2)]
-            stray = move.redbeat()
-            move.wait_for_ours(4)
-            assert not re.search("Sending due task|Acquired lock", stray.log), "it waits for the lock"
-            for beat in ours:
-                beat.stop()
-            wait_until(lambda: not any(schedules.status(name).open for name in EVERY), "no window is open", 60)
-            for name, every in EVERY.items():
-                starts = move.windows(name)[begun[name] :]
-                expected = [last_of_redbeat[-1][name] + every * number for number in range(1, len(starts) + 1)]
-                assert starts == pytest.approx(expected, abs=1e-5), "each once, from RedBeat's last run on, no gap"
-            move.audit()
-            if turn == 1:
-                before = {name: len(move.sent_by_redbeat(name)) for name in EVERY}
-                move.go_back()
-                move.wait_for_redbeat(3)
-                for name, every in EVERY.items():
-                    due = move.windows(name)[-1] + every
-                    assert move.sent_by_redbeat(name)[before[name]] >= due - 0.002, "its log has whole milliseconds"
-                redbeats = [stray]
-
-    for name in EVERY:
-        sent = len(move.sent_by_redbeat(name))
-        # It logs that it sends before it does: one that is stopped in between, twice at the most, has sent one less.
-        wait_until(lambda name=name, least=sent - 2: move.ran(name).count(None) >= least, "what it sent has run", 60)
-        assert move.ran(name).count(None) <= sent
-    minutes = sorted([*move.windows("minute"), *(at // 60 * 60 for at in move.sent_by_redbeat("minute"))])
-    assert minutes == [minutes[0] + 60 * number for number in range(len(minutes))]
-
-
-def test_the_crontab_of_another_zone() -> None:
-    """django-celery-beat's own crontab, in code: in its zone, whatever the app's is."""
-    code = """\
-from datetime import datetime, timezone
-from zoneinfo import ZoneInfo
-
-from django.conf import settings
-
-settings.configure()
-from celery import Celery
-from django_celery_beat.tzcrontab import TzAwareCrontab
-from celery_once_beat.windows import next_start
-
-app = Celery("zones")
-app.conf.timezone = "Europe/Berlin"
-tokyo = TzAwareCrontab(minute="0", hour="9", tz=ZoneInfo("Asia/Tokyo"))
-assert next_start(tokyo, datetime(2026, 11, 21, 5, tzinfo=timezone.utc)) == datetime(2026, 11, 22, tzinfo=timezone.utc)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+            run("-m", "celery", "-A", "proj", "once", "schedules", "import", "redbeat")
+            beat = procs.start_beat("proj", name=f"beat{turn}", env=env, scheduler="once")
+            wait_until(lambda least=3 * turn: len(schedules.history("two", 50)) >= least, "windows are done", 60)
+            beat.stop()
+            wait_until(lambda: not schedules.status("two").open, "no window is open", 60)
+            run("-c", the_block("docs/moving/redbeat.md", "back.py").text)
+            starts = sorted(window.start for window in schedules.history("two", 50))
+            assert RedBeatSchedulerEntry.from_key("redbeat:two", app=app).last_run_at == starts[-1]
+            assert starts == [starts[0] + number * timedelta(seconds=2) for number in range(len(starts))]
+    assert "Every account balances." in run("-m", "celery", "-A", "proj", "once", "audit")
 
 
 def test_back_to_stock_beat(tmp_path: Path) -> None:
