@@ -389,18 +389,6 @@ class RedisServer(_Server):
                     raise ServerError(f"{self!r}: clock should differ by {seconds} s, differs by {off:.3f} s")
                 time.sleep(0.02)
 
-    def stand_still_at(self, at: datetime, client: redis.Redis) -> None:
-        """Stop the server's wall clock at *at*, an aware datetime; returns once its TIME, as *client* is told, says so.
-
-        Valkey looks at the clock once a millisecond: what it does until then it would do at the time before.
-        """
-        self.clock.stand(at)
-        expected = round(at.timestamp() * 1000)
-        deadline = time.monotonic() + 30
-        while (told := client.time())[0] * 1000 + told[1] // 1000 != expected:
-            if time.monotonic() > deadline:
-                raise ServerError(f"{self!r}: its clock should stand at {at}, its TIME is {told}")
-
 
 def _seconds(told: tuple[int, int]) -> float:
     return told[0] + told[1] / 1e6

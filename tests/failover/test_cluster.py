@@ -230,23 +230,6 @@ def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
         store.close()
 
 
-def test_overdue_windows_are_found_on_all_nodes(cluster: Cluster) -> None:
-    """One look finds what is overdue on each node, and the same beat takes it."""
-    with cluster.store(wait_replicas=1, claim_lease=0.1, publish_timeout=0.1) as store:
-        load(store)
-        claim(store)
-        found: set[str] = set()
-
-        def all_overdue() -> bool:
-            shards = store.overdue("beat-1", datetime.now(timezone.utc), 100).shards
-            found.update(key.entry for shard in shards for key in shard)
-            return found == set(ENTRIES)
-
-        wait_until(all_overdue, "all are overdue", 60)
-        taken = store.take_many("beat-2", [(window(entry), MARK) for entry in ENTRIES])
-        assert all(isinstance(reply, r.Taken) for reply in taken)
-
-
 def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
     """What begin, finish and take read of an entry is in one slot of the cluster."""
     with cluster.store(wait_replicas=1) as store:

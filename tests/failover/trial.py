@@ -1,22 +1,20 @@
 """Kills of masters under load, and what the ledger says became of the windows.
 
-``Trial(...).run(kills)`` starts Redis with replicas, beats and workers (or the driver's), kills a master, waits until
-another was made master, brings the killed one back as its replica, and so on; then everything gets closed and counted.
+``Trial(...).run(kills)`` starts Redis with replicas, beats and workers, kills a master, waits until another was made
+master, brings the killed one back as its replica, and so on; then everything gets closed and counted.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from celery.schedules import schedule
-from failover.driver import ENTRIES
 from failover.topology import KINDS, Topology
 from ledger import Ledger
 from processes import Proc, Processes, wait_until
@@ -26,9 +24,9 @@ from system import System
 from celery_once_beat.errors import OnceError
 from celery_once_beat.windows import format_instant, starts_after
 
-#: When the master is killed: in a burst of claims, while bodies run, while its replica still copies it.
-MOMENTS = ("claims", "executions", "attaching")
-_TICKS = [f"tick-{number}" for number in range(8)]
+#: When the master is killed: while bodies run, while its replica still copies it.
+MOMENTS = ("executions", "attaching")
+_ENTRIES = [f"tick-{number}" for number in range(8)]
 _WORK = {"task": "apps.once_app.work", "every": 1.0, "args": [0.4]}
 _GRID = schedule(timedelta(seconds=1))
 _PATIENCE = 90
@@ -72,17 +70,14 @@ class Trial:
     """One topology with one setting, and any number of kills of one kind."""
 
     def __init__(
-        self, kind: str, wait_replicas: int, moment: str, *, procs: Processes, directory: Path, binary: Path, seed: int,
-        pause: float = 0.03,
-    ) -> None:  # fmt: skip
-        """``pause``: seconds between two bursts of claims of one process."""
-        self.kind, self.wait, self.moment, self.pause = kind, wait_replicas, moment, pause
+        self, kind: str, wait_replicas: int, moment: str, *, procs: Processes, directory: Path, binary: Path, seed: int
+    ) -> None:
+        self.kind, self.wait, self.moment = kind, wait_replicas, moment
         self.procs = procs
         self.binary = binary
         self.seed = seed
         self.directory = directory
         self.ledger = Ledger(directory / "ledger.jsonl")
-        self.entries = _TICKS if moment == "executions" else ENTRIES
         self.events: list[dict[str, Any]] = []
         self._read_to = 0
         self.killed_at: list[float] = []
@@ -105,17 +100,10 @@ class Trial:
     # -- load -------------------------------------------------------------------------------------------------
 
     def _start(self, topology: Topology, broker: RedisServer) -> None:
-        if self.moment == "executions":
-            self._start_celery(topology, broker)
-        else:
-            self._start_driver(topology, broker)
-        wait_until(lambda: len(self._told_claimed()) > 20, "windows are claimed", 60)
-
-    def _start_celery(self, topology: Topology, broker: RedisServer) -> None:
         system = System(self.procs, self.ledger, broker.url(), self.directory)
         system.store.close()
         system.app, system.store_url = "failover.watched_app", topology.url
-        system.entries = dict.fromkeys(_TICKS, _WORK)
+        system.entries = dict.fromkeys(_ENTRIES, _WORK)
         system.settings = {
             "once_beat_redis_options": topology.options,
             "once_beat_wait_replicas": self.wait,
@@ -129,30 +117,7 @@ class Trial:
         workers = [system.worker(f"worker{n}", concurrency=4) for n in (1, 2)]
         beats = [system.beat(f"beat{n}") for n in (1, 2)]
         self.living = [*beats, *workers]
-
-    def _start_driver(self, topology: Topology, broker: RedisServer) -> None:
-        born = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=100)
-        given = {
-            "ledger": str(self.ledger.path),
-            "broker": broker.url(),
-            "born": format_instant(born),
-            "seed": self.seed,
-            "pause": self.pause,
-            "settings": {
-                "redis_url": topology.url,
-                "redis_options": topology.options,
-                "wait_replicas": self.wait,
-                "claim_lease": 2.0,
-                "publish_timeout": 2.0,
-                "recovery_interval": 0.5,
-            },
-        }
-        for what, number in (("claim", 1), ("claim", 2), ("claim", 3), ("execute", 1), ("execute", 2)):
-            name = f"{what}{number}"
-            env = {"DRIVER": json.dumps({**given, "name": name})}
-            self.living.append(
-                self.procs.start([sys.executable, "-m", "failover.driver", what], name=name, env=env)
-            )  # fmt: skip
+        wait_until(lambda: len(self._told_claimed()) > 20, "windows are claimed", 60)
 
     # -- a kill -----------------------------------------------------------------------------------------------
 
@@ -160,13 +125,13 @@ class Trial:
         """Kill a master at a moment of the kind; returns after how many seconds claims of its entries went on."""
         victim = topology.choose()
         with topology.store() as store:
-            concerned = {entry for entry in self.entries if topology.concerns(store.entry_key(entry))}
+            concerned = {entry for entry in _ENTRIES if topology.concerns(store.entry_key(entry))}
         time.sleep(topology.random.uniform(0.2, 1.2))  # the phase at which it is killed is what the seed decides
         if self.moment == "attaching":
             topology.attach_slowly(victim)
             # with WAIT late enough for claims that no replica has to be answered before the kill
             time.sleep(topology.random.uniform(1.2, 3.5) if self.wait else topology.random.uniform(0.0, 2.0))
-        elif self.moment == "executions":
+        else:
             wait_until(self._running, "a body runs", 30, every=0.005)
         killed_at = time.time()
         self.killed_at.append(killed_at)
@@ -208,19 +173,19 @@ class Trial:
     def _settle(self, topology: Topology, figures: Figures) -> None:
         """Stop claiming, and wait until every window has its outcome; the law is recounted."""
         with topology.store() as store:
-            for entry in self.entries:
+            for entry in _ENTRIES:
                 wait_until(lambda e=entry: _answers(lambda: store.set_paused(e, paused=True)), f"{entry} is paused", 30)
 
             def still_open() -> list[str]:
                 try:
-                    return [entry for entry in self.entries if store.account(entry).open]
+                    return [entry for entry in _ENTRIES if store.account(entry).open]
                 except OnceError:  # on a busy machine a master may be taken for dead
-                    return self.entries
+                    return _ENTRIES
 
             wait_until(lambda: not still_open(), "every window has its outcome", _PATIENCE, every=0.3)
             assert all(proc.alive for proc in self.living), self.procs.tails()
             finished = {(e["entry"], e["start"]) for e in self._read() if e["kind"] == "finish"}
-            for entry in self.entries:
+            for entry in _ENTRIES:
                 account = store.account(entry)
                 starts = {(entry, format_instant(s)) for s in starts_after(_GRID, account.since, account.cursor)}
                 figures.uneven += account.accounted != len(starts)

@@ -10,23 +10,33 @@ import sys
 
 from apps.once_app import app, ledger
 from celery.signals import before_task_publish
-from failover.told import tell
 
 from celery_once_beat.errors import OnceError
 from celery_once_beat.store.verbs import Store
+from celery_once_beat.windows import format_instant
 
 __all__ = ("app",)
+
+#: Answers that many get, and on which nobody acts.
+_PLAIN = ("Moved", "Unchanged", "Busy")
+
+
+def tell(verb, window, answer):
+    name = type(answer).__name__
+    if name not in _PLAIN:
+        start = format_instant(window.start)
+        ledger.write("told", verb=verb.removesuffix("_many"), answer=name, entry=window.entry, start=start)
 
 
 def watch_many(verb, windows_of):
     original = getattr(Store, verb)
 
     @functools.wraps(original)
-    def watched(self, beat, requests, *args):
+    def watched(self, beat, requests, *more):
         requests = list(requests)
-        replies = original(self, beat, requests, *args)
+        replies = original(self, beat, requests, *more)
         for request, reply in zip(requests, replies, strict=True):
-            tell(ledger, verb, windows_of(request), reply)
+            tell(verb, windows_of(request), reply)
         return replies
 
     setattr(Store, verb, watched)
@@ -41,9 +51,9 @@ def watch_one(verb, window_of=lambda window: window):
         try:
             reply = original(self, asked, *args, **kwargs)
         except OnceError as exc:
-            tell(ledger, verb, window, exc)
+            tell(verb, window, exc)
             raise
-        tell(ledger, verb, window, reply)
+        tell(verb, window, reply)
         return reply
 
     setattr(Store, verb, watched)
