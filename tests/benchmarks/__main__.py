@@ -74,7 +74,6 @@ def beats() -> Iterator[Row]:
         yield f"idle {subject}", methodcaller("alone", "idle", subject=subject, count=BIG, seconds=8), False
     for subject in ("once", "stock", "redbeat", "django"):
         yield f"start {subject}", methodcaller("alone", "start", subject=subject, count=BIG), subject == "once"
-        yield f"traffic {subject}", methodcaller("alone", "traffic", subject=subject, count=100), False
     yield "late 10", methodcaller("alone", "late", count=10, seconds=12, apart=0.1), False
     yield "late 1000", methodcaller("alone", "late", count=1000, seconds=8, apart=0.0), False
     for count in (1, 2, 4):
@@ -83,8 +82,6 @@ def beats() -> Iterator[Row]:
         yield f"memory {subject}", methodcaller("memory", subject, BIG), False
         yield f"paused {subject}", methodcaller("paused", subject, BIG, 20.0), False
     yield "history", methodcaller("alone", "history", windows=50), False
-    for windows in (100, 1000, BIG):
-        yield f"open {windows}", methodcaller("alone", "backlog", windows=windows), False
     yield "stored", methodcaller("alone", "stored", count=100_000, changes=20), False
     yield "managed", methodcaller("alone", "managed", count=20_000), False
     yield "million", methodcaller("alone", "many", count=1_000_000, seconds=20), False

@@ -13,12 +13,11 @@ import resource
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable
+from contextlib import closing
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,57 +228,6 @@ def late(count: int, seconds: int, apart: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@contextmanager
-def counted(found: Counter[str]) -> Iterator[None]:
-    """Count the commands of all clients and, under ``lua``, those of scripts."""
-
-    def count(stream: Any) -> None:
-        for line in iter(stream.next_command, None):
-            if line["command"].startswith("ECHO once-end"):
-                return
-            found["lua" if line["client_type"] == "lua" else line["command"].split()[0]] += 1
-
-    with redis.Redis.from_url(STORE, decode_responses=True) as client, client.monitor() as stream:
-        thread = threading.Thread(target=count, args=(stream,))
-        thread.start()
-        yield
-        client.echo("once-end")
-        thread.join()
-
-
-def traffic(subject: str, count: int) -> dict[str, Any]:
-    """What a burst asks of the servers: commands of clients, and of their scripts, an entry."""
-    due = time.time() + HEAD_START + count * PER_ENTRY
-    scheduler = SUBJECTS[subject](count, due)()
-    if subject == "once":
-        wait_for(scheduler, due)
-    found: Counter[str] = Counter()
-    with counted(found):
-        tick_until_idle(scheduler)
-    scripts = found.pop("lua", 0)
-    return {"sent": len(set(sent())), "commands": found.total() / count, "of_scripts": scripts / count}
-
-
-def backlog(windows: int) -> dict[str, Any]:
-    """So many windows are open, of 100 entries: seconds of a claim (in a pipeline of 100), and of a look at all."""
-    store = Store(Settings(redis_url=STORE))
-    # Claimed and not published, they would be overdue after publish_timeout: long after this.
-    claimed = ClaimedWindows(store, 100, timedelta(seconds=1), ago=timedelta(days=1))
-    for _ in range(windows // 100):
-        claimed.claim()
-    began = time.perf_counter()
-    for _ in range(5):
-        claimed.claim()
-    claims = (time.perf_counter() - began) / 500
-    looks = []
-    for _ in range(20):
-        began = time.perf_counter()
-        found = store.overdue("beat:1:bench", datetime.now(timezone.utc) - timedelta(hours=1), 100)
-        looks.append(time.perf_counter() - began)
-        assert not any(found.shards)
-    return {"claim": claims, "look": statistics.median(looks)}
-
-
 def history(windows: int) -> dict[str, Any]:
     """Bytes an entry that the server uses more, after so many windows of 200 entries have been done.
 
@@ -336,8 +284,7 @@ def _cpu(client: Any) -> float:
 
 
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure
-    for measure in (burst, share, start, many, stored, managed, idle, late, traffic, backlog, history, calls)
+    measure.__name__: measure for measure in (burst, share, start, many, stored, managed, idle, late, history, calls)
 }
 
 

@@ -278,8 +278,6 @@ def _page(found: Mapping[str, Any], reached: str) -> str:
         "CPU of the beat, µs an entry:",
         _bursts(f, "cpu"),
         "![CPU](benchmarks-growth.svg)",
-        "Commands an entry, of clients and of their scripts (a burst of 100):",
-        _each(f, " | clients | scripts", BEATS, "traffic commands .1f; traffic of_scripts .1f"),
         "## Several beats that share a burst of 10,000",
         _each(
             f,
@@ -333,13 +331,6 @@ def _page(found: Mapping[str, Any], reached: str) -> str:
                 ["… with 50 windows of history", _cell(f, "history", "bytes")],
                 ["RedBeat", _cell(f, "memory redbeat", "bytes")],
             ],
-        ),
-        "With so many windows open:",
-        _each(
-            f,
-            "open windows | µs a claim, in a pipeline of 100 | a look at what is overdue, ms",
-            (100, 1000, 10_000),
-            "open claim .0f 1e+06; open look .2f 1000",
         ),
         "## Takeover",
         (
