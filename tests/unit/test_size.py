@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_770,
+    "Python": 19_769,
     "Lua": 1_759,
     "the largest module": 386,
-    "tests": 46_413,
+    "tests": 44_224,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_819,
