@@ -252,7 +252,7 @@ def test_redis_loses_its_data(system: System, start_redis: Callable[..., RedisSe
     assert seen["entry"]["open"] == 0
     assert "warn  data lost: Redis lost its data at " in system.once("doctor", exit_code=1)
     after = system.beat("after").wait_ready()
-    wait_until(lambda: len(system.store.beats()) == 2, "both live", 60)
+    wait_until(lambda: len(system.store.snapshot().beats) == 2, "both live", 60)
     beat.stop()
     after.stop()
     seen = wait_until(lambda: not (found := system.status("tock"))["beats"] and found, "none is left", 60)
