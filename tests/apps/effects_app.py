@@ -1,4 +1,4 @@
-"""Bodies that write in a database, recorded and not; an app of its own for chains and chords."""
+"""Bodies that write in a database, recorded and not; in one task or in several."""
 
 from __future__ import annotations
 
@@ -37,8 +37,3 @@ def pages(self, page, last):
         ledger.write("told", results=page)
         return page
     raise self.replace(pages.s(page + 1, last))
-
-
-@app.task(name="effects.told")
-def told(results):
-    ledger.write("told", results=results)

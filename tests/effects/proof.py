@@ -11,9 +11,8 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from celery import Celery
@@ -31,26 +30,16 @@ LEASE = 1.0
 FROZEN = 2.5
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Of one kind of windows: how often each has written its row."""
+class Verdict(NamedTuple):
+    """Of one kind of windows or calls: how many there are, and how often each has written its row."""
 
     kind: str
+    number: int
     executions: int
     refused: int
-    rows: Counter[str]
-
-    @property
-    def once(self) -> int:
-        return sum(1 for count in self.rows.values() if count == 1)
-
-    @property
-    def missing(self) -> list[str]:
-        return [name for name, count in self.rows.items() if not count]
-
-    @property
-    def doubled(self) -> list[str]:
-        return [name for name, count in self.rows.items() if count > 1]
+    once: int
+    missing: int
+    doubled: int
 
 
 class Proof:
@@ -162,13 +151,12 @@ class Proof:
         assert set(written) <= {name for of_kind in names.values() for name in of_kind}
         return [
             Verdict(
-                kind,
-                sum(executed[name] for name in of_kind),
-                sum(refused[name] for name in of_kind),
-                Counter({name: written[name] for name in of_kind}),
+                kind, len(of_kind), sum(executed[name] for name in of_kind), sum(refused[name] for name in of_kind),
+                sum(written[name] == 1 for name in of_kind), sum(written[name] == 0 for name in of_kind),
+                sum(written[name] > 1 for name in of_kind),
             )
             for kind, of_kind in names.items()
-        ]
+        ]  # fmt: skip
 
     def text(self) -> str:
         """The tables, and where they were measured."""
@@ -176,20 +164,10 @@ class Proof:
         points = sorted({point for point, _ in self.struck}, key=_order)
         rows = [[point, *(self.struck[point, strike] for strike in strikes.values())] for point in points]
         head = [
-            "",
-            "windows or calls",
-            "executions",
-            "refused by `record`",
-            "**rows once**",
-            "no row",
-            "two rows or more",
-        ]
-        found = [
-            [of.kind, len(of.rows), of.executions, of.refused, of.once, len(of.missing), len(of.doubled)]
-            for of in self.verdicts()
-        ]
+            "", "windows or calls", "executions", "refused by `record`", "**rows once**", "no row", "two rows or more"
+        ]  # fmt: skip
         about = f"{self.struck.total()} executions were struck, of all three kinds. {self._where()}."
-        return "\n\n".join([about, table(head, found), table(["struck", *strikes], rows)]) + "\n"
+        return "\n\n".join([about, table(head, self.verdicts()), table(["struck", *strikes], rows)]) + "\n"
 
     def _where(self) -> str:
         with self.base.engine.connect() as connection:

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 import redis
-import sqlalchemy as sa
-from celery import Celery, chain, chord
+from celery import Celery
 from databases import Base, notes
-from deliveries import QUEUE, WINDOW, Worker, heard
+from deliveries import WINDOW, Worker, heard
 from processes import wait_until
 from sqlalchemy.orm import Session
 from system import System
@@ -25,7 +24,7 @@ from system import System
 from celery_once_beat import OnceTask, Window, current_window, once
 from celery_once_beat.errors import RecordError
 from celery_once_beat.testing import executing, window
-from celery_once_beat.windows import encode_headers, format_instant, parse_instant, task_id
+from celery_once_beat.windows import format_instant, parse_instant, task_id
 
 RESULT = {"invoices": 12}
 
@@ -68,30 +67,23 @@ def with_base(worker: Worker, **methods: Any) -> None:
 def test_a_recorded_window_is_done(
     worker: Worker, sqlite: Base, body: Callable[[], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its outcome is done, its result what was recorded; nothing is written, and one line says so."""
+    """Its outcome is done, its result what was recorded; nothing is written, and one line says so.
+
+    One of which nothing is recorded yet writes, and returns its own result; its row says which execution it is.
+    """
     caplog.set_level("INFO")
     record_elsewhere(sqlite)
     with heard() as sent:
         assert worker.deliver(body) == RESULT
     assert worker.account.counts == {"done": 1}
     assert not sqlite.written()
+    fences: list[int] = []
+    assert worker.deliver(lambda: fences.append(worker.task.window.fence) or body(), worker.next_window()) == "written"
+    assert [(row.attempt, row.fence) for row in sqlite.rows()[1:]] == [(1, fences[0])]
+    assert sqlite.written() == ["invoice"]
     assert [name for name, _ in sent] == ["window_started", "window_succeeded", "window_closed"]
     (line,) = [record for record in caplog.records if record.action == "window_recorded"]
     assert (line.levelname, line.entry, line.start) == ("INFO", "nightly", format_instant(WINDOW.start))
-
-
-def test_the_first_execution_is_as_any(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
-    """Nothing is recorded yet: it writes, and returns its own result."""
-    begun: list[Window] = []
-
-    def body_of_a_window() -> str:
-        begun.append(worker.task.window)
-        return body()
-
-    assert worker.deliver(body_of_a_window) == "written"
-    assert sqlite.written() == ["invoice"]
-    (row,) = sqlite.rows()
-    assert (row.attempt, row.fence) == (1, begun[0].fence)
 
 
 def test_it_goes_on_as_a_success(new_worker: Callable[..., Worker], redis_url: str, sqlite: Base) -> None:
@@ -119,34 +111,20 @@ def test_it_goes_on_as_a_success(new_worker: Callable[..., Worker], redis_url: s
     result.forget()
 
 
-@pytest.mark.parametrize("how", ["except", "autoretry", "retry"])
-def test_no_retry_takes_it(worker: Worker, sqlite: Base, how: str) -> None:
+@pytest.mark.parametrize("how", ["except", "autoretry"])
+def test_no_retry_takes_it(worker: Worker, sqlite: Base, body: Callable[[], str], how: str) -> None:
     """It is no Exception: what catches those, as Celery's own retries do, doesn't see it."""
     record_elsewhere(sqlite)
-    write = invoice(sqlite, worker)
 
-    def body() -> Any:
+    def retrying() -> Any:
         try:
-            return write()
+            return body()
         except Exception as exc:
             raise worker.task.retry(exc=exc, countdown=0) from exc
 
     if how == "autoretry":
-        retries = {"autoretry_for": (Exception,), "retry_backoff": True}
-        task = worker.app.task(write, name="proj.auto", shared=False, base=OnceTask, **retries)
-        worker.task = task
-        task.push_request(
-            id="i", args=(), kwargs={}, retries=0, is_eager=False, called_directly=False, hostname="worker",
-            delivery_info={"routing_key": QUEUE}, headers=encode_headers(WINDOW),
-        )  # fmt: skip
-        try:
-            assert task() == RESULT
-        finally:
-            task.pop_request()
-    elif how == "except":
-        assert worker.deliver(body) == RESULT
-    else:
-        assert worker.deliver(body, acks_late=True) == RESULT
+        with_base(worker, autoretry_for=(Exception,), retry_backoff=True)
+    assert worker.deliver(body if how == "autoretry" else retrying) == RESULT
     assert worker.account.counts == {"done": 1}
     assert not sqlite.written()
 
@@ -183,20 +161,6 @@ def test_a_task_group_wraps_it(
     assert not sqlite.written()
 
 
-def test_a_call_of_the_tasks_own(worker: Worker, sqlite: Base) -> None:
-    """A subclass's ``__call__``, with and without super(), runs around it, and sees the recorded result or the end."""
-    record_elsewhere(sqlite)
-    seen: list[Any] = []
-
-    def around(self: OnceTask, *args: Any, **kwargs: Any) -> Any:
-        seen.append(OnceTask.__call__(self, *args, **kwargs))
-        return seen[-1]
-
-    with_base(worker, __call__=around)
-    assert worker.deliver(invoice(sqlite, worker)) == RESULT
-    assert seen == [RESULT]
-
-
 # -- other ways to run
 
 
@@ -209,40 +173,13 @@ def test_a_child(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
     assert worker.deliver(body, replace(child, entry=f"{worker.task.name}@nightly:43")) == RESULT
 
 
-@pytest.mark.parametrize("run", ["worker", "eager"])
-def test_a_call_without_a_window(worker: Worker, sqlite: Base, body: Callable[[], str], run: str) -> None:
+def test_a_call_without_a_window(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
     """It is known by its task id, whenever it begins: a message that is redelivered writes once."""
     worker.body = body
-
-    def deliver(id_: str) -> Any:
-        if run == "eager":
-            return worker.task.apply(task_id=id_).get()
-        if worker.task.__trace__ is None:
-            from celery.app import trace
-
-            worker.task.__trace__ = trace.build_tracer(worker.task.name, worker.task, app=worker.app)
-        request = {"id": id_, "retries": 0, "hostname": "worker", "delivery_info": {}, "is_eager": False}
-        return worker.task.__trace__(id_, (), {}, request).retval
-
-    assert deliver("a") == "written"
-    assert deliver("b") == "written"
     record_elsewhere(sqlite, Window("c", WINDOW.start, None, scheduled=False))
-    assert deliver("c") == RESULT
-    assert deliver("a") is None  # none was recorded
+    results = [worker.task.apply(task_id=id_).get() for id_ in "abca"]
+    assert results == ["written", "written", RESULT, None]  # None was recorded
     assert sqlite.written() == ["invoice"] * 2
-
-
-def test_under_a_test_of_ones_own(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
-    """A direct call within ``executing`` ends as in a worker."""
-    worker.body = body
-    for expected in ("written", RESULT):
-        with executing(worker.task, window("nightly", WINDOW.start)):
-            if expected == RESULT:
-                with sqlite.engine.begin() as connection:
-                    connection.execute(
-                        sa.text("UPDATE once_effects SET result = :result"), {"result": json.dumps(RESULT)}
-                    )
-            assert worker.task() == expected
 
 
 def test_each_run_of_a_test_is_an_execution(worker: Worker, sqlite: Base, body: Callable[[], str]) -> None:
@@ -279,17 +216,13 @@ def test_once(redis_url: str, sqlite: Base) -> None:
             current_window().record(connection)
         return await asyncio.sleep(0, "not reached")
 
-    reached = []
     with once("nightly", **every) as current, sqlite.engine.begin() as connection:
         current.record(connection, result=RESULT)
     forget()
     with once("nightly", **every) as window, sqlite.engine.begin() as connection:
         window.record(connection)
-        reached.append("block")
-    assert not reached
-    with once("nightly", **every) as window:
-        assert window is None  # it is done
-    assert plain() is None
+        pytest.fail("it goes on")
+    assert plain() is None  # it is done
     for function in (plain, lambda: asyncio.run(awaited())):
         forget()
         assert [function(), function()] == [RESULT, None]
@@ -378,27 +311,6 @@ def test_a_worker_that_is_killed(invoices: System, sqlite: Base, point: str) -> 
     keys = [task_id("once:", "tick", start) for start in map(parse_instant, invoices.starts())]
     assert sorted(sqlite.written()) == sorted(keys)
     assert sum(1 for event in invoices.ledger.read("finish")) <= len(keys)
-
-
-def test_chains_and_chords(invoices: System, sqlite: Base) -> None:
-    """They go on with the recorded result, where a part of them was recorded before."""
-    worker = invoices.worker(pool="solo")
-    worker.wait_ready()
-    with Celery(broker=invoices.broker_url, backend=invoices.result_url, set_as_current=False) as app:
-        app.conf.task_default_queue = invoices.queue
-        for id_ in ("in-chain", "in-chord"):
-            record_elsewhere(sqlite, Window(id_, WINDOW.start, None, scheduled=False))
-        first = lambda id_, number: app.signature("effects.invoice", args=(number,), task_id=id_)  # noqa: E731
-        told = app.signature("effects.told")
-        chain(first("in-chain", 1), told).apply_async()
-        chord([first("in-chord", 2), first("new", 3)], told).apply_async()
-        results = wait_until(
-            lambda: len(found := [event["results"] for event in invoices.ledger.read("told")]) == 2 and found,
-            "both go on",
-            60,
-        )
-    assert sorted(results, key=str) == [[RESULT, {"invoice": 3, "now": True}], RESULT]
-    assert len(sqlite.written()) == 1
 
 
 def test_a_task_that_replaces_itself(invoices: System, sqlite: Base) -> None:

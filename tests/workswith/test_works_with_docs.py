@@ -7,11 +7,12 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from observed import Receiver, SentryServer
+from observed import SentryServer
 from processes import Proc, Processes, wait_until
 from servers import free_port
 
@@ -88,74 +89,50 @@ class Section:
             assert "Traceback" not in proc.log, proc.log
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "app"
-    folder.mkdir()
-    return folder
+def traces(proc: Proc, span: str) -> set[str]:
+    """The traces of the spans of that name that it has printed."""
+    return {*re.findall(rf'"name": "{span}/proj\.report",\s+"context": {{\s+"trace_id": "(\w+)"', proc.log)}
+
+
+def spans_sent(_: Section, server: SentryServer) -> bool:
+    sent = b"".join(body for path, body in server.requests if path.endswith("/traces"))
+    return all(name in sent for name in (b"celery.beat.apply_entry", b"celery.apply", b"celery.run"))
+
+
+def listed(section: Section, _: SentryServer) -> set[str]:
+    url = f"http://127.0.0.1:{section.env['FLOWER_PORT']}/api/tasks?state=SUCCESS"
+    with urlopen(url, timeout=60) as reply:
+        return {*json.load(reply)} & {*section.windows(1)}
+
+
+#: Of each tool how it is seen that it has been told of windows: monitors by beat and worker, publishes and their runs.
+SEEN: dict[str, Callable[[Section, SentryServer], object]] = {
+    "Sentry Crons": lambda _, server: any(
+        [each["status"] for each in server.check_ins(f"report{n}")] == ["in_progress", "ok"] for n in range(120)
+    ),
+    "Datadog": spans_sent,
+    "OpenTelemetry": lambda section, _: (
+        traces(section.started["worker"], "run") & traces(section.started["beat"], "apply_async")
+    ),
+    "Flower": listed,
+}
 
 
 def test_each_section_is_here() -> None:
     """And each has code or commands that are run."""
-    assert set(SECTIONS) == {"Sentry Crons", "Datadog", "OpenTelemetry", "Flower", "Celery's own settings"}
-    assert len(blocks_of(PAGE)) == len(SECTIONS) - 1, "settings need no code"
+    assert set(SECTIONS) == {*SEEN, "Celery's own settings"}
+    assert len(blocks_of(PAGE)) == len(SEEN), "settings need no code"
 
 
-def test_sentry(procs: Processes, redis_url: str, folder: Path) -> None:
-    """Monitors are told of windows by beat and worker."""
-    with SentryServer().running() as sentry:
-        section = Section("Sentry Crons", procs, folder, redis_url, SENTRY_DSN=sentry.dsn)
-        assert not section.commands
-        section.start(BOTH)
+@pytest.mark.parametrize("tool", SEEN)
+def test_a_section(procs: Processes, redis_url: str, tmp_path: Path, tool: str) -> None:
+    """Its code in the quickstart's app, and its commands: the tool is told of windows."""
+    (folder := tmp_path / "app").mkdir()
+    with SentryServer().running() as server:
+        env = {"SENTRY_DSN": server.dsn, "DD_TRACE_AGENT_URL": server.url, "FLOWER_ADDRESS": "127.0.0.1"}
+        flower = {"FLOWER_PORT": str(free_port()), "FLOWER_UNAUTHENTICATED_API": "true"}
+        section = Section(tool, procs, folder, redis_url, **env, **flower)
+        section.start([*section.commands, *(each for each in BOTH if each.split()[-1] not in str(section.commands))])
         section.windows(2)
+        wait_until(lambda: SEEN[tool](section, server), "the tool is told", 60)
         section.stop()
-        told = [[each["status"] for each in sentry.check_ins(f"report{n}")] for n in range(120)]
-    assert told.count(["in_progress", "ok"]) >= 2
-    assert {tuple(each) for each in told} <= {(), ("in_progress",), ("in_progress", "ok")}
-
-
-def test_datadog(procs: Processes, redis_url: str, folder: Path) -> None:
-    """Its agent gets traces; with the page's variable, messages carry them."""
-    with Receiver().running() as agent:
-        section = Section("Datadog", procs, folder, redis_url, DD_TRACE_AGENT_URL=agent.url)
-        section.start(section.commands)
-        assert section.env["DD_CELERY_DISTRIBUTED_TRACING"] == "true"
-        section.windows(2)
-        section.stop()
-    sent = b"".join(body for path, body in agent.requests if path.endswith("/traces"))
-    for name in (b"celery.beat.apply_entry", b"celery.apply", b"celery.run"):
-        assert name in sent
-
-
-def test_opentelemetry(procs: Processes, redis_url: str, folder: Path) -> None:
-    """The exporter prints a publish's span in beat and its run's, a child of it, in the worker."""
-    section = Section("OpenTelemetry", procs, folder, redis_url)
-    assert not section.commands
-    section.start(BOTH)
-    section.windows(2)
-
-    def traces(what: str, span: str) -> list[str]:
-        log = section.started[what].log
-        return re.findall(rf'"name": "{span}/proj\.report",\s+"context": {{\s+"trace_id": "(\w+)"', log)
-
-    wait_until(lambda: len(traces("worker", "run")) >= 2, "spans of runs are exported", 60)
-    section.stop()
-    ran = traces("worker", "run")
-    assert len(set(ran)) == len(ran)
-    assert set(ran) <= set(traces("beat", "apply_async"))
-
-
-def test_flower(procs: Processes, redis_url: str, folder: Path) -> None:
-    """It lists the windows' tasks."""
-    port = str(free_port())
-    env = {"FLOWER_ADDRESS": "127.0.0.1", "FLOWER_PORT": port, "FLOWER_UNAUTHENTICATED_API": "true"}
-    section = Section("Flower", procs, folder, redis_url, **env)
-    section.start([*section.commands, BOTH[0]])
-
-    def listed() -> set[str]:
-        with urlopen(f"http://127.0.0.1:{port}/api/tasks?state=SUCCESS", timeout=60) as reply:
-            return set(json.load(reply))
-
-    # Those that ran before it listened it can't know.
-    wait_until(lambda: len(listed() & {*section.windows(2)}) >= 2, "Flower lists the windows", 60)
-    section.stop()
