@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from threading import Thread
 from threading import enumerate as enumerate_threads
 
@@ -16,49 +17,40 @@ from system import System
 
 from celery_once_beat import OnceTask
 from celery_once_beat.errors import SettingError
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
 from celery_once_beat.worker import check_tasks, starting
 
+#: Settings, attributes of the tasks, what is said; and who ends by it.
+WRONG: list[tuple[dict[str, object], dict[str, object], str, str]] = [
+    ({"once_beat_leese": 30}, {}, r"once_beat_leese: there is no such setting \(did you mean", "beat worker"),
+    ({"once_beat_redis_url": "redis://:secret@host:p/"}, {}, "a redis URL that can't be", "beat worker"),
+    ({"timezone": "Europe/Berln"}, {}, "timezone: found 'Europe/Berln', expected the name of a time zone", "beat next"),
+    ({}, {"window": 3}, "defines 'window', which is where OnceTask puts the window; rename it", "beat worker"),
+    ({}, {"once_lease": "soon"}, "once_lease: found 'soon', expected a number of seconds", "beat worker"),
+    ({}, {"Request": "builtins:dict"}, "Request: found <class 'dict'>, expected a subclass of", "worker"),
+]
 
-@pytest.mark.parametrize(
-    ("setting", "value", "said"),
-    [
-        ("once_beat_lease", "soon", r"once_beat_lease: found 'soon', expected a number of seconds"),
-        ("once_beat_leese", 30, r"once_beat_leese: there is no such setting \(did you mean once_beat_lease\?\)"),
-        ("once_beat_redis_url", "http://:secret@host/", r"once_beat_redis_url: found http://.*, expected a URL"),
-        ("once_beat_redis_url", "redis://:secret@host:port/", r"once_beat_redis_url: found a redis URL that can't be"),
-        ("once_beat_redis_options", {"nosuch": 1}, r"once_beat_redis_options: .*nosuch"),
-    ],
-)
-def test_a_wrong_setting(system: System, setting: str, value: object, said: str) -> None:
-    """Beat and worker end at their start with one line that names the setting, found and expected."""
-    system.settings = {setting: value}
-    system.check_law = False
-    for proc in (system.beat(), system.worker(pool="solo")):
-        assert proc.wait(60) == os.EX_CONFIG
-        (line,) = [line for line in proc.log.splitlines() if "once_beat" in line and "CRITICAL" in line]
-        proc.wait_log(said)
+
+@pytest.mark.parametrize(("settings", "task", "said", "who"), WRONG)
+def test_a_wrong_setting(system: System, settings: dict[str, object], task: dict[str, object], said: str, who) -> None:
+    """Beat, worker and commands end with one line that names it, found and expected; so do wrong tasks."""
+    system.settings, system.task, system.check_law = settings, task, False
+    start = {"beat": system.beat, "worker": partial(system.worker, pool="solo")}
+    for proc in [start.get(name, partial(system.celery, "once", name))() for name in who.split()]:
+        assert proc.wait(60) == os.EX_CONFIG, "supervisors don't restart status 78"
+        (line,) = [line for line in proc.log.splitlines() if "once: " in line]
+        assert re.search(said, line)
         assert "Traceback" not in proc.log
         assert "secret" not in proc.log
-        assert "once: " in line
-
-
-def test_a_wrong_time_zone(system: System) -> None:
-    """Beat and commands say so in one line, in place of Celery's traceback."""
-    system.settings = {"timezone": "Europe/Berln"}
-    system.check_law = False
-    for proc in (system.beat(), *(system.celery("once", command) for command in ("status", "doctor", "audit", "next"))):
-        assert proc.wait(60) == os.EX_CONFIG
-        assert "once: timezone: found 'Europe/Berln', expected the name of a time zone" in proc.log
-        assert "Traceback" not in proc.log
+    with system.client() as client:
+        assert not list(client.scan_iter("once:*entry*")), "nothing was loaded"
 
 
 def test_a_stock_beat_is_warned_of(system: System) -> None:
     """Where -S once was forgotten everything would be sent once more: that beat says so at its start, and no other."""
     system.check_law = False
     right = system.beat()
-    wait_until(system.store.beats, "one that claims windows lives", 60)
+    wait_until(lambda: system.store.snapshot().beats, "one that claims windows lives", 60)
     stock = system.beat("stock", scheduler="celery.beat:Scheduler")
     embedded = system.worker("embedded", pool="threads", beat=True, scheduler="celery.beat:Scheduler")
     for proc in (stock, embedded):
@@ -68,21 +60,25 @@ def test_a_stock_beat_is_warned_of(system: System) -> None:
     assert "this beat runs" not in right.log
 
 
-def test_who_looks_for_others_ends_with_its_beat(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that starts and stops beats has no thread of those that have stopped; Redis isn't asked for them."""
+def test_a_forgotten_stock_beat_is_warned_of(redis_url: str, store: Store, monkeypatch, caplog) -> None:
+    """It may have run alone for days when the first beats that claim windows come. Who looks for them ends with it."""
     monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
 
     def looks() -> list[Thread]:
         return [thread for thread in enumerate_threads() if thread.name == "once-others"]
 
-    for _ in range(2):
+    for others in (False, True):
         service = Service(Celery(broker=redis_url, set_as_current=False), scheduler_cls=Scheduler, max_interval=0.1)
         beat = Thread(target=service.start)
         beat.start()
         wait_until(lambda: len(looks()) == 1, "it looks for others", 30)
+        if others:
+            filled.beat_lives(store)
+            wait_until(lambda: not looks(), "it has found one", 30)
         service.stop(wait=True)
         beat.join()
         wait_until(lambda: not looks(), "it looks no more", 30)
+        assert ("which sends each window once more than the 1 that claim windows" in caplog.text) is others
 
 
 def test_a_message_of_a_newer_version(system: System) -> None:
@@ -109,60 +105,6 @@ def test_a_message_without_a_window(system: System) -> None:
     assert len({(event["call"], event["begun"]) for event in system.ledger.read("start", "finish")}) == 1
     with system.client() as client:
         assert not list(client.scan_iter("once:*"))
-
-
-@pytest.mark.parametrize(
-    ("task", "said"),
-    [
-        ({"window": 3}, "defines 'window', which is where OnceTask puts the window; rename it"),
-        ({"once_leese": 5}, r"once_leese: there is no such attribute \(did you mean once_lease\?\)"),
-        ({"once_lease": "soon"}, "once_lease: found 'soon', expected a number of seconds"),
-    ],
-)
-def test_a_task_with_a_wrong_attribute(system: System, task: dict[str, object], said: str) -> None:
-    """Worker and beat end at their start with one line that names the task; supervisors don't restart status 78."""
-    system.task = task
-    system.check_law = False
-    for proc in (system.beat(), system.worker(pool="solo")):
-        assert proc.wait(60) == os.EX_CONFIG
-        (line,) = [line for line in proc.log.splitlines() if "CRITICAL" in line]
-        assert re.search(rf"once: task 'apps.once_app.\w+'.*{said}", line)
-        assert "Traceback" not in proc.log
-    with system.client() as client:
-        assert not list(client.scan_iter("once:*entry*")), "nothing was loaded"
-
-
-def test_a_request_class_that_cannot_be_combined(system: System) -> None:
-    """A worker whose task has a Request of another kind says so in one line, too; a beat doesn't need it."""
-    system.task = {"Request": "builtins:dict"}
-    system.check_law = False
-    worker = system.worker(pool="solo")
-    assert worker.wait(60) == os.EX_CONFIG
-    (line,) = [line for line in worker.log.splitlines() if "CRITICAL" in line]
-    assert "Request: found <class 'dict'>, expected a subclass of celery.worker.request.Request" in line
-    assert "Traceback" not in worker.log
-
-
-def test_a_forgotten_stock_beat_is_warned_of(redis_url, raw, monkeypatch, caplog) -> None:
-    """It may have run alone for days when the first beats that claim windows are deployed beside it."""
-    monkeypatch.setattr(starting, "_OTHERS_LOOKED_FOR", 0.02)
-    app = Celery("stock", broker=redis_url, set_as_current=False)
-    service = Service(app, scheduler_cls=Scheduler)
-    looks = Thread(target=starting._warn_of_others, args=[service], daemon=True)
-
-    def accepted() -> int:
-        return int(raw.info("stats")["total_connections_received"])
-
-    before = accepted()
-    looks.start()
-    wait_until(lambda: accepted() > before + 3, "it has looked several times", 30)
-    assert looks.is_alive()
-    assert "this beat runs" not in caplog.text
-    store = Store(Settings.from_app(app))
-    filled.beat_lives(store)
-    looks.join(30)
-    store.close()
-    assert "this beat runs Scheduler, which sends each window once more than the 1 that claim windows" in caplog.text
 
 
 def test_a_property_of_a_task_that_raises() -> None:
