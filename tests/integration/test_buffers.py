@@ -42,11 +42,6 @@ class Tick(Stage):
         self.start = nth(number)
         return self.finish(owner or f"w{number}", outcome, again)
 
-    def due_after_end(self, number: int, *given: Any, **more: Any) -> list[int]:
-        """End it; return the windows that are overdue then."""
-        self.end(number, *given, **more)
-        return self.due()
-
     def due(self) -> list[int]:
         """The windows that a beat's sweep takes next."""
         found = self.store.overdue("beat-1", datetime.now(timezone.utc), 100).shards[self.shard_number]
@@ -88,6 +83,15 @@ class Tick(Stage):
         self.start = nth(number)
         return (self.deadline() - self.now()) / 1000
 
+    def read(self) -> str:
+        """For what each window waits, as people are shown it: another window, its turn, or a slot of a limit."""
+        found = []
+        for each in sorted(Lookup(self.store).entry(ENTRY, 20).windows, key=lambda each: each.start):
+            if each.open and each.open.waits:
+                other = (each.waits_for - T0) // MINUTE if each.waits_for else each.limit or "turn"
+                found.append(f"{(each.start - T0) // MINUTE} for {other}")
+        return ", ".join(found)
+
     def alerts(self) -> list[Any]:
         """What people are to be told."""
         return self.take_alerts()[0].found
@@ -119,6 +123,13 @@ what is put off gives its turn to the next that waits, and a beat may have the e
 what has its turn is skipped no more: newer ones wait behind it | overlap=buffer_one
   begin 1; begin 2 = Waits 1; end 1; due = 2; begin 3 = Waits 2; begin 4 = Waits 2 3; begin 2; end 2; due = 4
   counts = done 2 skipped 1
+of the new ones the newest waits, the others are skipped: the newest comes last | overlap=buffer_one
+  begin 1; begin 2 = Waits 1; begin 3 = Waits 1 2; begin 4 = Waits 1 3; end 1; due = 4; begin 3c = Closed; begin 4
+  counts = done 1 skipped 2
+it comes first | overlap=buffer_one
+  begin 1; begin 4 = Waits 1; begin 3 = Closed skipped; begin 2 = Closed skipped; end 1; due = 4
+it comes between others | overlap=buffer_one
+  begin 1; begin 3 = Waits 1; begin 4 = Waits 1 3; begin 2 = Closed skipped; end 1; due = 4; counts = done 1 skipped 2
 a retry keeps the turn: the others wait for its end | overlap=buffer_all
   begin 1; begin 2 = Waits 1; hand_over 1; begin 3 = Waits 1; overdue 2; take 2 = Unchanged waits; begin 1b 1; end 1b
   due = 2
@@ -158,8 +169,14 @@ one that was out of contact isn't let in beside another; one that was ordered wa
 who has begun before keeps new ones back; where another runs, it is the next | of_task=skip
   begin 1; die 1; begin 2 = Closed skipped; let_in; begin 3; take 1 = Unchanged waits; due =; end 3; due = 1
   begin 4 = Closed skipped; take 1; begin 5 = Closed skipped; begin 1f; counts = done 1 skipped 3
+a copy that is older than the retry that died is refused |
+  begin 1; hand_over 1 0; begin 1 1; die 1; begin 1b = Busy; begin 1b 1
 whose limit is reached keeps nobody from running | of_task=skip max_attempts=2
   begin 1a; die 1; begin 1b; die 1; begin 2
+what people read is what the store goes by: who runs, who goes first | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; begin 3 = Waits 1; waits = 2 for 1, 3 for 1; end 1; waits = 2 for turn, 3 for 2
+  begin_full 2 = Waits slot; waits = 2 for reports, 3 for 2; begin 2; waits = 3 for 2; die 2 61; begin 3
+  begin 2c = Waits 3; waits = 2 for 3; begin 4 = Waits 3; waits = 2 for 3, 4 for 3; end 3; waits = 2 for turn, 4 for 2
 whom nobody takes keeps nobody from running | of_task=skip max_attempts=2
   begin 1; die 1 61; begin 2
 """
@@ -187,6 +204,7 @@ OF_ALL: dict[str, Callable[[Tick], Any]] = {
     "due": Tick.due,
     "counts": lambda t: [word for each in sorted(t.counts().items()) for word in each],
     "let_in": lambda t: t.raw.hdel(t.entry_key, "running"),  # an older version let the next one begin
+    "waits": lambda t: t.read(),
     # No beat looks between its sweeps.
     "idle": lambda t: (
         not (t.raw.hexists(t.entry_key, "waits") or t.raw.exists(t.store.keys.of_shard("lines", t.shard_number)))
@@ -203,6 +221,8 @@ def said(reply: Any) -> str:
             return f"{type(reply).__name__} {word}".strip()
         case list():
             return " ".join(map(str, reply))
+        case str():
+            return reply
     return str(reply) if isinstance(reply, bool) else type(reply).__name__
 
 
@@ -221,25 +241,6 @@ def test_who_begins_who_waits_and_who_is_next(make: Any, settings: dict[str, str
         return said(getattr(tick, verb)(number))
 
     play(steps, do, PLAIN)
-
-
-def test_one_waits(make: Any) -> None:
-    """Of the new ones the newest waits, however they come; the others are skipped and recorded."""
-    for order in ([2, 3, 4], [4, 3, 2], [3, 4, 2]):
-        tick = make(overlap="buffer_one")
-        tick.begin(1)
-        over = set()
-        for number in order:
-            reply = tick.begin(number)
-            over |= {number} if reply == r.Closed("skipped") else set()
-            over |= {each for each in (2, 3, 4) for start in getattr(reply, "skipped", ()) if start == nth(each)}
-        assert over == {2, 3}
-        assert tick.counts() == {"skipped": 2}
-        assert tick.due_after_end(1) == [4]
-        assert isinstance(tick.begin(4), r.Begun)
-        assert tick.end(4) == r.Finished()
-        assert tick.begin(3, "copy") == r.Closed("")
-        tick.raw.flushall()
 
 
 def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> None:
@@ -276,7 +277,8 @@ def test_a_thousand_wait(make: Any) -> None:
     tick.order(last - 1)
     ordered = WindowKey(ENTRY, nth(last - 1), sent_as="of the order")
     assert tick.store.begin(ordered, "B", 30.0) == r.Waits(nth(1))
-    assert tick.due_after_end(1) == [last - 1], "it was ordered"
+    tick.end(1)
+    assert tick.due() == [last - 1], "it was ordered"
     tick.store.begin(ordered, "B", 30.0)
     assert abandon_many(tick.store, [(window(number), "order") for number in (2, 3)]) == [r.Finished()] * 2
     assert tick.begin(last) == r.Waits(nth(last - 1)), "there is room again"
@@ -299,37 +301,3 @@ def test_a_beat_calls_those_that_the_dead_leave_room_for(make: Any) -> None:
         return part.after_sweep(found, found.replies)
 
     assert (sweep(), hurried, sweep()) == ([], [True], [window(3)])
-
-
-def test_for_what_each_waits(make: Any) -> None:
-    """What people read is what the store goes by: who runs, who goes first."""
-    tick = make(overlap="buffer_all")
-    lookup = Lookup(tick.store)
-
-    def waits() -> dict[int, int | str | None]:
-        seen = lookup.entry(ENTRY, 20).windows
-        numbers = {nth(number): number for number in range(10)}
-        return {
-            numbers[each.start]: numbers[each.waits_for] if each.waits_for else each.limit
-            for each in seen
-            if each.open and each.open.waits
-        }
-
-    tick.begin(1)
-    for number in (2, 3):
-        tick.begin(number)
-    assert waits() == {2: 1, 3: 1}
-    tick.end(1)
-    assert waits() == {2: None, 3: 2}, "it is its turn"
-    assert tick.begin(2, no_slot="reports") == r.Waits(None)
-    assert waits() == {2: "reports", 3: 2}
-    tick.begin(2)
-    assert waits() == {3: 2}
-    tick.die(2, seconds_ago=61)
-    tick.begin(3)
-    tick.begin(2, "late")
-    assert waits() == {2: 3}
-    tick.begin(4)
-    assert waits() == {2: 3, 4: 3}
-    tick.end(3)
-    assert waits() == {2: None, 4: 2}, "it has begun before"

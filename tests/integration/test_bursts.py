@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import random
 import re
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,7 +31,7 @@ from celery_once_beat.beat.outgoing import OutgoingMessages
 from celery_once_beat.beat.publishing import SLICE, Job
 from celery_once_beat.rules import Timing
 from celery_once_beat.store import Claimed
-from celery_once_beat.windows import Window
+from celery_once_beat.windows import Window, format_instant
 
 QUEUE = "bursts"
 COUNT = SLICE + 50
@@ -53,44 +51,28 @@ def broker(redis_server: RedisServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def burst(broker: Proxy, redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., OnceScheduler]:
-    """Make a scheduler whose entries are all about to be due, and wait until they are."""
+def scheduler(broker: Proxy, redis_url: str, raw: redis.Redis, close_later: Callable[[Any], Any]) -> OnceScheduler:
+    """All its entries are due."""
     app = close_later(Celery("tests", broker=broker.url(), set_as_current=False, task_cls=OnceTask))
     app.task(work, name="tests.work", shared=False)
-
-    def loaded(due: datetime, once: dict[str, Any]) -> OnceScheduler:
-        app.conf.update(
-            task_default_queue=QUEUE,
-            once_beat_redis_url=redis_url,
-            once_beat_claim_lease=20.0,
-            once_beat_publish_timeout=20.0,
-            once_beat_recovery_interval=0.2,
-            beat_schedule={
-                f"entry-{number}": {
-                    "task": "tests.work", "schedule": timedelta(hours=1), "args": (number,),
-                    "options": {"once": {"anchor": due, **once}},
-                }
-                for number in range(COUNT)
-            },
-        )  # fmt: skip
-        scheduler: OnceScheduler = close_later(OnceScheduler(app))
-        scheduler.tick()
-        scheduler.broker_ready()
-        return scheduler
-
-    def make(**once: Any) -> OnceScheduler:
-        for seconds in (3, 10, 30, 60):
-            due = datetime.now(timezone.utc) + timedelta(seconds=seconds)
-            scheduler = loaded(due, once)
-            left = (due - datetime.now(timezone.utc)).total_seconds()
-            if left > 0:
-                time.sleep(left)
-                return scheduler
-            with redis.Redis.from_url(redis_url) as client:
-                client.flushall()  # it was due before it was loaded: once more, with more time
-        pytest.fail("it takes a minute to load")
-
-    return make
+    app.conf.update(
+        task_default_queue=QUEUE,
+        once_beat_redis_url=redis_url,
+        once_beat_claim_lease=20.0,
+        once_beat_publish_timeout=20.0,
+        once_beat_recovery_interval=0.2,
+        beat_schedule={
+            f"entry-{number}": {"task": "tests.work", "schedule": timedelta(hours=1), "args": (number,)}
+            for number in range(COUNT)
+        },
+    )
+    scheduler: OnceScheduler = close_later(OnceScheduler(app))
+    scheduler.tick()
+    ago = format_instant(datetime.now(timezone.utc) - timedelta(hours=1))
+    for name in app.conf.beat_schedule:
+        raw.hset(scheduler.store.entry_key(name), mapping=dict.fromkeys(("born", "since", "cursor"), ago))
+    scheduler.entries.restart()
+    return scheduler
 
 
 #: Texts that JSON, base64 or ``repr`` may write in other ways, and values of each kind.
@@ -237,32 +219,18 @@ def _route(*_: Any, **__: Any) -> dict[str, str]:
     return {"queue": "routed"}
 
 
-@contextmanager
-def _receiver(_ways: Ways) -> Iterator[None]:
-    signals.before_task_publish.connect(_hook)
-    yield
-    signals.before_task_publish.disconnect(_hook)
-
-
-@contextmanager
-def _patched(of: Callable[[Ways], Any], name: str, value: Any, ways: Ways) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of(ways), name, value)
-        yield
-
-
-#: What others may do to messages, also when their kind is known already.
-OTHERS: dict[str, Callable[[Ways], Any]] = {
-    "a receiver": _receiver,
-    "a router": partial(_patched, lambda ways: ways.app.amqp.router, "routes", [_route]),
-    "a task's own apply_async": partial(
-        _patched, lambda ways: ways.app.tasks["tests.any"], "__class__", type("Own", (_OtherTask,), {"abstract": True})
+#: What others may do to messages, also when their kind is known already: whose attribute is another one.
+OTHERS: dict[str, tuple[Callable[[Ways], Any], str, Any]] = {
+    "a router": (lambda ways: ways.app.amqp.router, "routes", [_route]),
+    "a task's own apply_async": (
+        lambda ways: ways.app.tasks["tests.any"], "__class__", type("Own", (_OtherTask,), {"abstract": True})
     ),
-    "the app's own send_task": partial(_patched, lambda ways: ways.app, "send_task", _hook),
-    "a scheduler's own apply_entry": partial(_patched, lambda ways: ways.scheduler, "apply_entry", _hook),
-    "events": partial(_patched, lambda ways: ways.app.conf, "task_send_sent_event", True),
-    "eager tasks": partial(_patched, lambda ways: ways.app.conf, "task_always_eager", True),
-}
+    "the app's own send_task": (lambda ways: ways.app, "send_task", _hook),
+    "a scheduler's own apply_entry": (lambda ways: ways.scheduler, "apply_entry", _hook),
+    "events": (lambda ways: ways.app.conf, "task_send_sent_event", True),
+    "eager tasks": (lambda ways: ways.app.conf, "task_always_eager", True),
+    "a receiver": (lambda _: signals.before_task_publish, "receivers", [((1, 1), _hook)]),
+}  # fmt: skip
 
 
 def test_a_prefix_of_the_brokers_keys(redis_url: str, raw: redis.Redis) -> None:
@@ -310,10 +278,12 @@ def test_the_setting(redis_url: str) -> None:
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_others_do_to_messages(redis_url: str, other: str) -> None:
     """From the next slice on Celery makes them all."""
-    with Ways(redis_url) as ways:
+    of, name, value = OTHERS[other]
+    with Ways(redis_url) as ways, pytest.MonkeyPatch.context() as patch:
         with ways.slice():
             assert [bool(ways.both("entry")[0]) for _ in range(3)] == [False, False, True]
-        with OTHERS[other](ways), ways.slice():
+        patch.setattr(of(ways), name, value)
+        with ways.slice():
             assert not ways.is_written()
 
 
@@ -325,57 +295,25 @@ def sent(url: str) -> Counter[int]:
     return Counter(args[0] for args, _, _ in bodies)
 
 
-def reads(url: str) -> int:
-    """How often the server has found something to read from a client: of a round trip at least once."""
-    with redis.Redis.from_url(url) as client:
-        return int(client.info("stats")["total_reads_processed"])  # type: ignore[index]
-
-
-@pytest.mark.long
-def test_messages_travel_together(burst: Callable[..., OnceScheduler], redis_url: str) -> None:
-    """All that a burst asks of store and broker takes fewer round trips than there are messages."""
-    scheduler = burst()
-    before = reads(redis_url)
-    scheduler.tick()
-    assert reads(redis_url) - before < COUNT
-    assert sent(redis_url) == Counter(range(COUNT))
-
-
 @pytest.mark.parametrize("lost", ["reply", "request"])
-@pytest.mark.long
-def test_a_batch_that_is_cut(burst, broker, redis_url, caplog, lost: str) -> None:
-    """Perhaps none of it went out: all of it is published again, and nothing of the rest is lost."""
-    scheduler = burst()
-    with caplog.at_level(logging.WARNING):
-        if lost == "reply":
-            broker.lose_reply(of=b"LPUSH")
-        else:
-            broker.cut_before(b"LPUSH")
-        scheduler.tick()
-        assert broker.lost == 1
-        assert [r.action for r in caplog.records if hasattr(r, "action")].count("batch_failed") == 1
-        # What had arrived when the connection went will be there twice; a worker refuses the second copy.
-        least = COUNT + (lost == "reply")
-
-        def all_sent() -> bool:
-            scheduler.tick()
-            return len(sent(redis_url)) == COUNT and sent(redis_url).total() >= least
-
-        wait_until(all_sent, "each is sent", 60, 0.1)
-    twice = sent(redis_url).total() - COUNT
-    assert twice <= SLICE if lost == "reply" else twice == 0, twice
-
-
-@pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_message_that_is_cut(burst, broker, redis_url, monkeypatch, lost: str) -> None:
-    """Where each message travels by itself, one that perhaps didn't go out is published again, and no other is."""
-    monkeypatch.setattr(kombu.Producer, "supports_batch_publish", False)
-    scheduler, last = burst(), b'"once_entry": "entry-%d"' % (COUNT - 1)
+@pytest.mark.parametrize("together", [pytest.param(True, marks=pytest.mark.long), False])
+def test_messages_that_are_cut(scheduler, broker, redis_url, monkeypatch, caplog, together: bool, lost: str) -> None:
+    """What perhaps didn't go out is published again: a batch as a whole, else that message. Of the rest nothing is."""
+    if not together:
+        monkeypatch.setattr(kombu.Producer, "supports_batch_publish", False)
+    cut_at = b"LPUSH" if together else b'"once_entry": "entry-%d"' % (COUNT - 1)
     if lost == "reply":
-        broker.lose_reply(of=last)
+        broker.lose_reply(of=cut_at)
     else:
-        broker.cut_before(last)
-    expected = Counter(range(COUNT)) + Counter([COUNT - 1] * (lost == "reply"))  # a worker refuses the second copy
-    wait_until(lambda: scheduler.tick() is not None and sent(redis_url) == expected, "each is sent", 60, 0.1)
+        broker.cut_before(cut_at)
+    least = COUNT + (lost == "reply")  # a worker refuses the second copy
+
+    def all_sent() -> bool:
+        scheduler.tick()
+        return len(sent(redis_url)) == COUNT and sent(redis_url).total() >= least
+
+    wait_until(all_sent, "each is sent", 60, 0.1)
     assert broker.lost == 1
-    assert [kind.learned for kind in scheduler._learned._kinds.values()] == [True]
+    assert sent(redis_url).total() <= COUNT + (lost == "reply") * (SLICE if together else 1)
+    failed = [record.action for record in caplog.records if hasattr(record, "action")].count("batch_failed")
+    assert (failed, [kind.learned for kind in scheduler._learned._kinds.values()]) == (int(together), [True])

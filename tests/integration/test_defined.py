@@ -180,18 +180,6 @@ def test_a_beat_leaves_out_what_it_cant_read_or_may_not_send(reader: Reader, cap
         Definition.of("other.a", 60).check("wrong", settings)
 
 
-def test_a_deletion_is_seen(reader: Reader) -> None:
-    """At the next look; also where the name was set again since."""
-    for name in ("a", "b"):
-        reader.set(name)
-    reader.look()
-    delete_many(reader.store, ["a"])
-    assert reader.look().keys() == {"b"}
-    delete_many(reader.store, ["b"])
-    reader.set("b", 30)
-    assert reader.look() == {"b": 30}
-
-
 def test_what_a_failover_undid_is_seen(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion that the new master doesn't know: within minutes, when the shard is read anew."""
     reader.set("a")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -55,42 +52,10 @@ class Interrupted(BaseException):
     """What a signal's handler raises, as those of Celery's soft time limit and of Ctrl-C do."""
 
 
-def interrupt(call: Callable[[], object], after: float) -> None:
-    """Call until Interrupted is raised, so many seconds from now, at whatever instruction that is."""
-
-    def handler(*_: object) -> None:
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        # Raised once more if the first one strikes in a destructor, which swallows it.
-        signal.setitimer(signal.ITIMER_REAL, after, 0.1)
-        while True:
-            call()
-    except Interrupted:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-def test_a_call_that_is_cut_short_leaves_its_reply_to_nobody(start_redis: Callable[..., RedisServer]) -> None:
-    """The server answers only after the caller was interrupted; that answer is never read by the next call."""
-    server = start_redis()
-    with store_of(server.url()) as store:
-        says_its_own(store)
-        before = connections(server)
-        server.pause()
-        interrupt(lambda: says_its_own(store), after=0.2)
-        server.resume()
-        says_its_own(store)
-        wait_until(lambda: not connections(server) & before, "the connection with the unread reply is closed", 20)
-
-
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.long
 def test_a_call_may_be_cut_short_at_any_instruction(raw: redis.Redis) -> None:
-    """The same at each instruction of ours and of redis-py's between the request and the last reply, in turn."""
+    """Of ours and of redis-py's between the request and the last reply, in turn: nobody reads what is left."""
     before = sys.gettrace()
     held = Connections(raw.connection_pool)
 
@@ -191,47 +156,6 @@ def test_max_connections_counts(start_redis: Callable[..., RedisServer]) -> None
         for _ in range(2):
             with pytest.raises(StoreUnavailableError, match="refused"):
                 says_its_own(store)
-
-
-@pytest.mark.long
-def test_greenlets_that_are_cut_short(redis_url: str) -> None:
-    """With gevent a hundred greenlets call at once, and Timeouts end some: no call reads another's reply."""
-    pytest.importorskip("gevent")
-    script = """
-        from gevent import monkey; monkey.patch_all()
-        import random, sys
-        import gevent
-        from celery_once_beat.settings import Settings
-        from celery_once_beat.store.verbs import Store
-
-        store = Store(Settings(redis_url=sys.argv[1], redis_options={"socket_timeout": 30.0}))
-        rng = random.Random(7)
-        done, cut = [], []
-
-        def call(number):
-            asked = [f"{number}-{each}" for each in range(2)]
-            limit = rng.choice([0.0, 0.001, 0.01, 60.0])
-            try:
-                with gevent.Timeout(limit):
-                    replies = store.trip.read([("ECHO", each) for each in asked])
-            except gevent.Timeout:
-                cut.append(number)
-            else:
-                assert replies == asked, (asked, replies)
-                done.append(number)
-
-        for first in range(0, 3000, 100):
-            gevent.joinall([gevent.spawn(call, first + number) for number in range(100)], raise_error=True)
-        assert done and cut
-        connections = store.trip._nodes.to(store.trip._nodes.client)
-        assert len(connections._free) <= 100, len(connections._free)
-        print(len(done), len(cut))
-    """
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), redis_url], capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
 
 
 def test_another_master_is_gone_on_with(start_redis: Callable[..., RedisServer]) -> None:

@@ -159,17 +159,8 @@ def spent(server: RedisServer, do: Callable[[], object]) -> tuple[float, float]:
 
 #: What a client sends itself.
 _OF_CLIENTS = (
-    "evalsha",
-    "info",
-    "hello",
-    "client|setinfo",
-    "client|setname",
-    "select",
-    "ping",
-    "multi",
-    "exec",
-    "script|load",
-)
+    "evalsha", "info", "hello", "client|setinfo", "client|setname", "select", "ping", "multi", "exec", "script|load",
+)  # fmt: skip
 
 
 def test_the_store(start_redis: Callable[..., RedisServer]) -> None:
