@@ -61,23 +61,6 @@ async def own_base(self):
     return await note(self, "own_base")
 
 
-def decorated(function):
-    """A decorator that knows nothing of coroutines, and hides one."""
-    from functools import wraps
-
-    @wraps(function)
-    def call(*args, **kwargs):
-        return function(*args, **kwargs)
-
-    return call
-
-
-@app.task
-@decorated
-async def hidden():
-    ledger.write("ran", how="hidden")
-
-
 if os.environ.get("BROKEN"):
 
     @shared_task(bind=True, autoretry_for=(ValueError,))

@@ -130,16 +130,6 @@ def note_closed(window, outcome, **_):
     note("closed", window, outcome=outcome)
 
 
-@signals.window_late.connect
-def note_late(window, state, why, **_):
-    note("late", window, state=state, why=why)
-
-
-@signals.entry_paused.connect
-def note_paused(window, note, **_):
-    ledger.write("paused", entry=window.entry, note=note)
-
-
 @signals.window_stale.connect
 def note_stale(window, **_):
     note("stale", window)
@@ -148,11 +138,6 @@ def note_stale(window, **_):
 @signals.window_refused.connect
 def note_refused(sender, window, reason, **_):
     note("refused", window, reason=reason, redelivered=sender.request.delivery_info.get("redelivered"))
-
-
-@signals.window_missed.connect
-def note_missed(window, count, **_):
-    note("missed", window, count=count)
 
 
 @app.task(bind=True, **ATTRIBUTES)
@@ -210,11 +195,6 @@ def warn(self, **kwargs):
     ledger.write("told", window=self.window.entry, attempt=self.window.attempt, **kwargs)
 
 
-@app.task(bind=True, base=Task, queue=os.environ["QUEUE"] + "-told")
-def tell(self, **kwargs):
-    ledger.write("told", id=self.request.id, **kwargs)
-
-
 @app.task(base=Task)
 def plain():
     note("start", None, name="plain")
@@ -226,8 +206,3 @@ if os.environ.get("NEWER"):
     def newer(self, seconds=0):
         note("start", self.window, worker=self.request.hostname)
         time.sleep(seconds)
-
-
-@app.task(bind=True, typing=True)
-def no_arguments(self):
-    note("start", self.window)

@@ -36,34 +36,16 @@ def sent(system: System, start: str) -> Counter[tuple[str, int]]:
     return Counter((event["by"], event["attempt"]) for event in system.ledger.read("follows", start=start))
 
 
-def run(system: System, *, resume: bool = False) -> str:
-    """Let a worker be killed or frozen in a window; returns that window, once all have their outcome."""
-    beats, _ = system.pair()
-    fired = system.wait_fired()
-    begun = [event["start"] for event in system.ledger.read("start") if event["worker"].startswith(f"{fired.name}@")]
-    start = begun[-1]
-    wait_until(lambda: system.recorded()[start] == 1, "the window runs again, and is done", 60)
-    if resume:
-        fired.resume()
-        wait_until(lambda: system.ledger.read("stale"), "it learns that it is stale", 60)
-    system.settle(beats)
-    for window in system.starts():
-        wait_until(lambda: {by for by, _ in sent(system, window)} == set(SENT), f"all is sent for {window}", 60)  # noqa: B023
-    return start
-
-
-def test_a_worker_that_is_killed_before_they_are_sent(followed: System) -> None:
-    """Its window runs again, and all comes once, from the second execution."""
-    followed.kill_point = "worker.body_returned:KILL"
-    start = run(followed)
-    assert sent(followed, start) == dict.fromkeys([(by, 2) for by in SENT], 1)
-    followed.check_each_once(body_again=1)
-
-
-def test_a_worker_that_is_killed_when_they_are_sent(followed: System) -> None:
-    """Its end isn't recorded yet: the window runs again, and all comes twice."""
-    followed.kill_point = "worker.traced:KILL"
-    start = run(followed)
-    both = dict.fromkeys([(by, attempt) for by in SENT for attempt in (1, 2)], 1)
-    wait_until(lambda: sent(followed, start) == both, "all of it has come", 60)
+@pytest.mark.parametrize(("point", "attempts"), [("body_returned", (2,)), ("traced", (1, 2))])
+def test_a_worker_that_is_killed_around_callbacks(followed: System, point: str, attempts: tuple[int, ...]) -> None:
+    """Its window runs again, and all comes from that run; sent before the end is recorded, all comes twice."""
+    followed.kill_point = f"worker.{point}:KILL"
+    beats, _ = followed.pair()
+    start = followed.killed_in()
+    wait_until(lambda: followed.recorded()[start] == 1, "the window runs again, and is done", 60)
+    followed.settle(beats)
+    expected = dict.fromkeys([(by, attempt) for by in SENT for attempt in attempts], 1)
+    for window in followed.starts():
+        every = expected if window == start else dict.fromkeys([(by, 1) for by in SENT], 1)
+        wait_until(lambda: sent(followed, window) == every, f"all is sent for {window}", 60)  # noqa: B023
     followed.check_each_once(body_again=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
@@ -16,7 +15,7 @@ from celery import Celery
 from killpoints import POINTS
 from processes import wait_until
 from servers import free_port
-from system import System, once_soon
+from system import System
 
 from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
 from celery_once_beat.beat import Entries, as_loaded
@@ -28,7 +27,7 @@ from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.status import make_report
 from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
-from celery_once_beat.windows import WindowKey, decode_headers, parse_instant, task_id
+from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
 
 USERS = ["ann", "bob", "carl"]
 KILLED = [
@@ -86,23 +85,6 @@ def test_whoever_is_killed_each_child_is_executed_once(family: System, point: st
     family.settle([beat for beat in beats if beat.alive][:1])
     family.check_each_once(body_again=1)
     check_children(family, body_again=1 if point == "worker.before_finish" else 0)
-
-
-@pytest.mark.long
-def test_under_kills_and_purges_each_child_is_executed_once(family: System) -> None:
-    """Workers and beats are killed in turn, and the broker loses what waits in its queue."""
-    beats, workers = family.pair()
-    for number in range(3, 7):
-        family.wait_done(1)
-        workers.pop(0).kill()
-        workers.append(family.worker(f"worker{number}"))
-        family.purge()
-        beats.pop(0).kill()
-        beats.append(family.beat(f"beat{number}"))
-    family.wait_done(1)
-    family.settle(beats[:1])
-    family.check_each_once(body_again=4)
-    check_children(family, body_again=4)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +159,17 @@ def overdue(store: Store) -> list[WindowKey]:
 
 
 def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
-    """Whoever calls again gets None, while it is open and once it has ended; a call whose reply is lost goes on."""
+    """Whoever calls again gets None, while it is open and once it has ended; a call whose reply is lost goes on.
+
+    Its window names it, with its task's id.
+    """
     mail = sender()
     result = send(mail)
     assert (send(mail), queued(redis_url)) == (None, 1)
     store = store_of(mail.app)
     (window,) = overdue(store)
     assert window.entry == "child:proj.mail@report:ann"
+    assert Lookup(store).children("report", WINDOW.start) == [(window.entry, result.id)]
     begun = store.begin(window, "worker", 30.0)
     assert isinstance(begun, Begun)
     assert send(mail) is None
@@ -199,7 +185,6 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
     assert not any(store.overdue("beat", datetime.now(timezone.utc), 100).shards), "it is its caller's to publish"
     assert isinstance(store.begin(other, "worker", 30.0), Begun)
     assert open_child(store, other, "one", "{}", rules) == Unchanged("taken"), "its message is out"
-    assert result.id
 
 
 REFUSED = {
@@ -294,29 +279,6 @@ def test_one_that_loses_its_headers_is_not_recovered(sender: Callable[..., Any],
     mail = sender(base=Careless)
     send(mail)
     assert (queued(redis_url), overdue(store_of(mail.app))) == (1, [])
-
-
-def test_a_window_names_its_children(system: System) -> None:
-    """With their tasks' ids, each once; and what is asked of a child is shown, though it is in no schedule."""
-    system.entries = {"tick": {"task": "apps.once_app.parent", "args": ["ann", "bob"], **once_soon()}}
-    system.settings = {"once_beat_lease": 4.0}
-    system.kill_point = "worker.before_finish:KILL"
-    system.worker(), system.worker("other"), system.beat(kill_point="")
-    system.wait_fired()
-    system.wait_done(1)
-    wait_until(lambda: not open_children(system), "each child is done", 60)
-    (start,) = system.starts()
-    found = json.loads(system.once("history", "tick", "--window", start, "--json"))["children"]
-    assert found == [
-        {"entry": child(user), "task_id": task_id("once:", child(user), parse_instant(start))}
-        for user in ("ann", "bob")
-    ]
-    assert f"child     {child('ann')}, task {found[0]['task_id']}\n" in system.once(
-        "history", "tick", "--window", start
-    )
-    shown = system.once("status", child("bob"))
-    assert re.search(rf"^{child('bob')} .* done ", shown, re.MULTILINE)
-    assert "  task      apps.once_app.work\n" in shown
 
 
 def test_its_headers_are_those_of_a_window(sender: Callable[..., Any], raw: redis.Redis) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 from celery import Task
 from celery.app import trace
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.states import FAILURE, IGNORED, SUCCESS
-from deliveries import KEY, LEASE, WINDOW, Worker, heard, leases, told
+from deliveries import LEASE, WINDOW, Worker, heard, leases, told
 from processes import wait_until
 
-from celery_once_beat import OnceTask
+from celery_once_beat import OnceTask, signals
 from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.lookup import Lookup
-from celery_once_beat.store import Busy, Store, store_of
+from celery_once_beat.store import Store, store_of
 from celery_once_beat.store.roundtrip import RoundTrip
 from celery_once_beat.worker import leases as leases_module
 
@@ -47,43 +47,12 @@ def test_what_celery_does_goes_first(worker: Worker, monkeypatch: pytest.MonkeyP
     for hook, what in {"apply_async": "sent", "on_success": "on_success", "after_return": "after_return"}.items():
         monkeypatch.setattr(worker.task.__class__, hook, look(what))
 
-    def trace() -> None:
+    with heard() if at_once else nullcontext():
         assert worker.trace(lambda: "worked", callbacks=[worker.task.si()]) == SUCCESS
-
-    if at_once:
-        with heard():
-            trace()
-        assert worker.account.counts == {"done": 1}
-    else:
-        trace()
-        is_done(worker)  # by the thread, as no begin follows
-        wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
+    assert not at_once or worker.account.counts == {"done": 1}
+    is_done(worker)  # by the thread, as no begin follows
+    wait_until(lambda: not leases(worker)._held, "its lease isn't renewed any more", 60)
     assert seen == ["sent", "stored", "on_success", "after_return"]
-
-
-@pytest.mark.parametrize(
-    ("raised", "outcome"),
-    [
-        (LookupError("mine"), {"failed": 1}),
-        (Ignore(), {"done": 1}),
-        (Reject("no", requeue=False), {"failed": 1}),
-        (SoftTimeLimitExceeded(), {"failed": 1}),
-        (SystemExit(3), {}),
-    ],
-)
-def test_what_a_body_raises(worker: Worker, raised: BaseException, outcome: dict[str, int]) -> None:
-    """It is recorded behind the tracer, too; what ends the process ends no window."""
-
-    def body() -> None:
-        raise raised
-
-    try:
-        worker.trace(body)
-    except SystemExit as exc:
-        assert exc is raised  # noqa: PT017
-    wait_until(lambda: worker.account.counts == outcome, "the end is recorded", 60)
-    assert (WINDOW.start in worker.account.open) == (not outcome)
-    wait_until(lambda: not leases(worker)._held, "no lease is renewed any more", 60)
 
 
 @pytest.mark.filterwarnings("ignore:Exception raised outside body")
@@ -153,20 +122,6 @@ def test_a_lease_that_isnt_certain_is_asked_for(worker: Worker, monkeypatch: pyt
     is_done(worker)
 
 
-def test_a_store_that_is_away_as_the_body_ends(new_worker, start_redis, caplog) -> None:
-    """Nothing can be asked: the body's result stands, and one line says what may follow."""
-    server = start_redis()
-    worker = new_worker(server.url())
-
-    def body() -> None:
-        server.kill()
-        wait_until(lambda: not worker.task.window.held, "the lease runs out", 60)
-
-    with caplog.at_level(logging.INFO):
-        assert worker.trace(body) == SUCCESS
-    assert told(caplog) == ["window_unrecorded"]
-
-
 # ----------------------------------------------------------------------------------------------- ends that are put off
 
 
@@ -223,20 +178,6 @@ def _raise(exc: BaseException) -> Any:
     raise exc
 
 
-@pytest.mark.long
-def test_its_lease_is_renewed_until_it_is_recorded(worker: Worker, patient: None) -> None:
-    """Else another would begin a window whose body has returned."""
-    worker.task.once_lease = 3.0
-    worker.trace(lambda: "worked")
-    (lease,) = leases(worker)._held
-    for _ in range(4):
-        renewed = lease.sent
-        wait_until(lambda: lease.sent > renewed, "it is renewed", 60)  # noqa: B023  # called here and now
-    assert isinstance(store_of(worker.app).begin(KEY, "other", LEASE), Busy)
-    leases_module._record_all()
-    assert worker.account.counts == {"done": 1}
-
-
 def _wait_for_replicas(worker: Worker) -> None:
     object.__setattr__(store_of(worker.app).settings, "wait_replicas", 1)
 
@@ -267,12 +208,20 @@ def _let_run_out(worker: Worker) -> None:
         wait_until(lambda: not lease.held_for_long(), "the lease runs out", 60)
 
 
-def test_a_store_that_is_away_when_an_end_is_due(new_worker, start_redis, caplog) -> None:
-    """The worker goes on; the thread tries for as long as a lease, and then says what may follow."""
+@pytest.mark.parametrize("late", [True, False])
+def test_a_store_that_is_away_when_an_end_is_due(new_worker, start_redis, caplog, late: bool) -> None:
+    """The body's result stands; the thread tries for as long as a lease, if any is left, and says what may follow."""
     server = start_redis()
     worker = new_worker(server.url())
-    assert worker.trace(server.kill) == SUCCESS
-    wait_until(lambda: told(caplog), "it is logged", 60)
+
+    def body() -> None:
+        server.kill()
+        if late:
+            wait_until(lambda: not worker.task.window.held, "the lease runs out", 60)
+
+    with caplog.at_level(logging.INFO):
+        assert worker.trace(body) == SUCCESS
+        wait_until(lambda: told(caplog), "it is logged", 60)
     assert told(caplog) == ["window_unrecorded"]
     assert not leases(worker)._ends
     assert not leases(worker)._held
@@ -319,3 +268,80 @@ def test_an_answer_that_is_lost(worker, monkeypatch, caplog, patient, lost: Base
     assert not leases(worker)._ends
     assert worker.account.counts == {"done": 1}
     assert not told(caplog)
+
+
+# ----------------------------------------------------------------------------------------------- which ends may wait
+
+
+@pytest.mark.parametrize("name", ["window_succeeded", "window_closed"])
+def test_a_receiver_of_one_signal(worker: Worker, patient: None, name: str) -> None:
+    """It hears of the end before the task's process goes on, whichever of the two it listens to."""
+    signal, heard = getattr(signals, name), []
+
+    def hear(**arguments: Any) -> None:
+        heard.append(arguments["window"])
+
+    signal.connect(hear)
+    worker.trace(lambda: "worked")
+    assert len(heard) == 1
+    assert worker.account.counts == {"done": 1}
+
+
+def test_a_retry_that_is_not_thrown(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
+    """The body goes on and returns: the window is the retry's, this execution has no end that could wait."""
+    assert worker.trace(lambda: worker.task.retry(throw=False, countdown=0) and None) == SUCCESS
+    assert not leases(worker)._ends
+    leases_module._record_all()
+    assert told(caplog) == []
+    assert worker.account.counts == {}
+
+
+def test_a_store_that_does_not_answer_at_once(new_worker, redis_url, monkeypatch, caplog) -> None:
+    """The thread keeps the end, and sends it again; it doesn't wait until the lease is to be renewed."""
+    worker = new_worker(redis_url, once_beat_lease=3600.0)
+    together, away = RoundTrip.run, iter([True, True])
+
+    def late(self: RoundTrip, ends: Any) -> Any:
+        return [StoreUnavailableError("away")] * len(ends) if next(away, False) else together(self, ends)
+
+    monkeypatch.setattr(RoundTrip, "run", late)
+    with caplog.at_level(logging.WARNING):
+        worker.trace(lambda: "worked")
+        wait_until(lambda: worker.account.counts == {"done": 1}, "it is sent again", 60)
+    assert told(caplog) == []
+
+
+def test_a_renewal_behind_the_end(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture) -> None:
+    """A begin takes the end along, and the thread renews the lease meanwhile: nobody has lost anything."""
+    worker.task.once_lease = 3.0
+    worker.trace(lambda: "worked")
+    (end,) = leases(worker)._ends
+    store_of(worker.app).trip.one(end.request)
+    wait_until(lambda: end.lease.state == "over", "its renewal is refused", 60)
+    leases_module._record_all()
+    assert told(caplog) == []
+    assert worker.account.counts == {"done": 1}
+
+
+def test_a_slot_that_was_given_back_meanwhile(new_worker: Callable[..., Worker], redis_url: str) -> None:
+    """The thread renews it all the same, with the leases of others: none of those is left out."""
+    worker = new_worker(redis_url, once_beat_limits={"reports": 1})
+    worker.task.once_limit = "reports"
+    (lease,) = worker.deliver(leases(worker)._held.copy)
+    assert lease.renewed_with
+    assert leases(worker)._renew([lease])
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_two_that_send_one_end(worker: Worker, patient: None, caplog: pytest.LogCaptureFixture, stale: bool) -> None:
+    """A begin and the thread: it counts once. If the process stood still, and another has begun, it is said once."""
+    worker.task.once_lease = LEASE
+    worker.trace(lambda: "worked")
+    if stale:
+        with worker.frozen():
+            worker.begin_elsewhere()
+    ends = list(leases(worker)._ends)
+    for _ in range(2):
+        leases(worker)._record(ends)
+    assert told(caplog) == ["window_stale"] * stale
+    assert worker.account.counts == ({} if stale else {"done": 1})

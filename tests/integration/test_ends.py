@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from celery import Celery
-from celery.result import AsyncResult
 from processes import wait_until
-from proxy import Proxy
-from servers import RedisServer
-from system import SLOWLY, System, rare
+from system import SLOWLY, System
 
 from celery_once_beat.windows import format_instant, task_id
 
@@ -30,12 +29,6 @@ def one_window(system: System, task: str, timeout: float = 60, *, worker: bool =
     return start
 
 
-def result_of(system: System) -> AsyncResult:
-    """The result of the newest window, read anew: Celery's keeps what it once saw to be final."""
-    app = Celery(broker=system.broker_url, backend=system.result_url, set_as_current=False)
-    return app.AsyncResult(task_id("once:", "tick", system.account().cursor))
-
-
 @pytest.mark.long
 def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
     """A window whose executions all die is abandoned after max_attempts, with an error in the log."""
@@ -53,14 +46,10 @@ def test_a_task_that_kills_its_worker_each_time(system: System) -> None:
     assert " ERROR/" in next(line for line in beat.log.splitlines() if "is abandoned" in line)
 
 
-@pytest.mark.parametrize("by", ["task", "app"])
 @pytest.mark.long
-def test_retry_failed_after(system: System, by: str) -> None:
-    """The same window runs again later, up to max_attempts, and then has failed: the task says so, or the app."""
-    if by == "task":
-        system.task = {"once_retry_failed_after": 0.5}
-    else:
-        system.settings = {"once_beat_retry_failed_after": 0.5}
+def test_retry_failed_after(system: System) -> None:
+    """The same window runs again later, up to max_attempts, and then has failed."""
+    system.settings = {"once_beat_retry_failed_after": 0.5}
     one_window(system, "ending", args=["fails"])
     assert system.outcomes() == {"failed": 1}
     assert [event["attempt"] for event in system.ledger.read("start")] == [1, 2, 3]
@@ -86,46 +75,13 @@ def test_a_revoked_task(system: System, terminate: bool) -> None:
 
 
 @pytest.mark.long
-def test_a_soft_limit_while_the_end_is_told(redis_server: RedisServer, system: System) -> None:
-    """Celery has done all for the task: its end is recorded, though its soft limit is reached while Redis is slow.
-
-    The limit concerns nobody then: Celery's result stays.
-    """
-    with Proxy(redis_server.port) as proxy:
-        system.result_url = system.store_url
-        system.settings = {
-            "once_beat_lease": 15.0, "once_beat_start_timeout": 60.0,
-            "once_beat_redis_options": {"socket_timeout": 60.0},
-        }  # fmt: skip
-        system.task = {"soft_time_limit": 6}
-        worker = system.worker(env={"STORE_URL": proxy.url()}).wait_ready()
-
-        def limit_is_reached() -> None:
-            worker.wait_log("Soft time limit")
-            raise OSError  # the connection is cut: what was asked first isn't what is recorded
-
-        system.entries = {"tick": {"task": "apps.once_app.work", "args": [2.0], **rare()}}
-        beat = system.beat()
-        wait_until(lambda: system.ledger.read("start"), "it runs", 60)
-        proxy.stop_before(1, limit_is_reached)
-        system.store.set_paused("tick", paused=True)
-        wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
-        assert result_of(system).state == "SUCCESS"
-        (start,) = system.ledger.read("start")
-        recorded = lambda: [event["start"] for event in system.ledger.read("recorded")]  # noqa: E731
-        wait_until(lambda: recorded() == [start["start"]], "the worker knows it, too", 60)
-        beat.stop()
-        worker.end()
-
-
-@pytest.mark.long
 def test_grace(system: System) -> None:
     """A window that is older than its grace when a worker gets to it is missed, and isn't executed."""
     system.settings = SLOWLY
     one_window(system, "work", worker=False, options={"once": {"grace": 5.0}})
     wait_until(system.waiting, "the message waits", 60)
     window = next(iter(system.account().open))
-    wait_until(lambda: _now() > window.timestamp() + 6, "its grace passes", 60)
+    wait_until(lambda: time.time() > window.timestamp() + 6, "its grace passes", 60)
     worker = system.worker().wait_ready()
     wait_until(lambda: system.outcomes() == {"missed": 1}, "it is missed", 60)
     assert not system.ledger.read("start")
@@ -143,7 +99,8 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
     body = wait_until(system.peek, "the message waits", 60)
     worker = system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
-    result = result_of(system)
+    app = Celery(broker=system.broker_url, backend=system.result_url, set_as_current=False)
+    result = app.AsyncResult(task_id("once:", "tick", system.account().cursor))
     wait_until(lambda: result.state == "SUCCESS", "its result is stored", 60)
     before = result.backend.get(result.backend.get_key_for_task(result.id))
     system.put(body)
@@ -173,9 +130,3 @@ def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     wait_until(system.refused, "the message is refused", 60)
     assert len(system.ledger.read("start")) == 1
     assert system.outcomes() == {"done": 1}
-
-
-def _now() -> float:
-    import time
-
-    return time.time()

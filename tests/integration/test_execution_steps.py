@@ -8,7 +8,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Any
@@ -35,38 +35,6 @@ from celery_once_beat.worker.tracing import run_and_close
 LOGGER = "celery_once_beat.worker.execution"
 
 
-def test_a_late_success_is_not_recorded(worker: Worker) -> None:
-    """Whose lease ran out, and whose window another has begun, is stale: its result isn't reported."""
-
-    def body() -> str:
-        with worker.frozen():
-            worker.begin_elsewhere()
-        assert worker.task.window is not None
-        assert not worker.task.window.held
-        return "late"
-
-    with pytest.raises(Ignore, match="stale"):
-        worker.deliver(body)
-    assert worker.account.counts == {}
-    assert KEY.start in worker.account.open
-
-
-def test_a_store_that_is_away_at_the_end(new_worker, start_redis, caplog) -> None:
-    """The end is told for as long as a lease; then the body's result stands, and one line says what may follow."""
-    server = start_redis()
-    worker = new_worker(server.url())
-
-    def body() -> str:
-        server.kill()
-        return "worked"
-
-    with caplog.at_level(logging.INFO, LOGGER):
-        assert worker.deliver(body) == "worked"
-    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert record.action == "window_unrecorded"  # type: ignore[attr-defined]
-    assert record.entry == WINDOW.entry  # type: ignore[attr-defined]
-
-
 # ------------------------------------------------------------------------------------------- ends that can't be told
 
 
@@ -82,18 +50,11 @@ def test_an_end_that_the_store_refuses(worker, redis_url, raw, how: str, spoilt:
             raw.delete(worker.run_key)
             raw.lpush(worker.run_key, "foreign")
             raw.expire(worker.run_key, 60)
-        if how == "raises":
-            raise LookupError("mine")
-        if how == "retries":
-            worker.task.retry(countdown=60)
-        return "worked"
+        return "worked" if how == "returns" else ENDS[how][0](worker.task)
 
-    with caplog.at_level(logging.INFO, LOGGER):
-        if how == "returns":
-            assert worker.deliver(body) == "worked"
-        else:
-            with pytest.raises(LookupError if how == "raises" else Retry):
-                worker.deliver(body)
+    raised = {"raises": LookupError, "retries": Retry}.get(how)
+    with caplog.at_level(logging.INFO, LOGGER), pytest.raises(raised) if raised else nullcontext():
+        assert worker.deliver(body) == "worked"
     assert told(caplog) == ["window_unrecorded"]
     assert ("protocol" if spoilt == "newer" else "holds a list") in caplog.text
     assert waiting(redis_url) == (how == "retries")
@@ -102,38 +63,25 @@ def test_an_end_that_the_store_refuses(worker, redis_url, raw, how: str, spoilt:
 # ----------------------------------------------------------------------------------------------- begins that are slow
 
 
-@pytest.fixture
-def slow(new_worker, redis_server, redis_url) -> Iterator[tuple[Worker, Proxy]]:
-    """A worker whose store is behind a proxy, and knows the script of begin."""
-    with Proxy(redis_server.port) as proxy:
-        # What is late is later than the lease, and sooner than the client gives up.
-        patient = {"socket_timeout": 20.0}
-        options = {"once_beat_redis_url": proxy.url(), "once_beat_redis_options": patient, "once_beat_lease": 1.5}
-        worker = new_worker(redis_url, **options)
-        store_of(worker.app).begin(WindowKey("other", T0), "other", 1.0, tracked=False)
-        yield worker, proxy
-
-
-def answer_late(worker: Worker, proxy: Proxy, url: str) -> None:
-    """The next begin is answered once its lease has run out on the server, when the client asks again."""
-
-    def gone() -> bool:
-        with redis.Redis.from_url(url) as client:
-            return not client.exists(worker.run_key)
-
-    proxy.lose_reply(when=gone)
-
-
-def test_a_begin_that_is_answered_late(slow: tuple[Worker, Proxy], redis_url: str) -> None:
+def test_a_begin_that_is_answered_late(new_worker, redis_server, redis_url) -> None:
     """A lease that has run out when its reply is read is asked for again: a body starts with one that is held.
 
     It is the same execution: nobody died, so the attempts don't grow.
     """
-    worker, proxy = slow
-    answer_late(worker, proxy, redis_url)
-    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
-    assert proxy.lost == 1
-    assert worker.account.counts == {"done": 1}
+    with Proxy(redis_server.port) as proxy:
+        # What is late is later than the lease, and sooner than the client gives up.
+        patient = {"once_beat_redis_options": {"socket_timeout": 20.0}, "once_beat_lease": 1.5}
+        worker = new_worker(redis_url, once_beat_redis_url=proxy.url(), **patient)
+        store_of(worker.app).begin(WindowKey("other", T0), "other", 1.0, tracked=False)  # the script is known
+
+        def gone() -> bool:
+            with redis.Redis.from_url(redis_url) as client:
+                return not client.exists(worker.run_key)
+
+        proxy.lose_reply(when=gone)  # the client asks again when its lease has run out on the server
+        assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
+        assert proxy.lost == 1
+        assert worker.account.counts == {"done": 1}
 
 
 # ------------------------------------------------------------------------------------ what the main process records
@@ -378,25 +326,6 @@ def test_a_message_counts_how_often_it_was_put_back(worker: Worker, raw: redis.R
     with pytest.raises(Retry):
         worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
     assert last() == (None, 4)
-
-
-@pytest.mark.long
-def test_begins_that_are_all_answered_late(slow, redis_url, monkeypatch) -> None:
-    """A store that is slower than the lease: the message is put back, and no execution is counted as dead."""
-    worker, proxy = slow
-    store = store_of(worker.app)
-    begin = store.begin
-
-    def late(*arguments: Any, **options: Any) -> Any:
-        answer_late(worker, proxy, redis_url)
-        return begin(*arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "begin", late)
-        with pytest.raises(Ignore, match="put back"):
-            worker.deliver(lambda: pytest.fail("a body started without its lease"))
-    assert waiting(redis_url) == 1
-    assert worker.deliver(lambda: (worker.task.window.held, worker.task.window.attempt)) == (True, 1)
 
 
 def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from processes import wait_until
+from deliveries import WINDOW, Worker
 from stage import ENTRY, Stage, nth
-from system import System, rare
 
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.status import WindowStatus
+from celery_once_beat.store import store_of
 from celery_once_beat.store.model import Again, Ending, Finished
 from celery_once_beat.web.board.words import story_words
 from celery_once_beat.wording import failure_words
@@ -27,17 +27,12 @@ class Unwritable(Exception):  # noqa: N818  # a name as users have them
     ("error", "how", "words"),
     [
         (ValueError("no such user"), "message", "ValueError: no such user"),
-        (ValueError("first\nsecond"), "message", "ValueError: first"),
         (ValueError("\n\n  third"), "message", "ValueError: third"),
         (ValueError("x" * 500), "message", "ValueError: " + "x" * 188),
         (ValueError(), "message", "ValueError"),
         (ValueError("half \udcff"), "message", "ValueError: half ?"),
         (Unwritable(), "message", "Unwritable"),
-        (
-            ValueError("to postgres://user:s3cret@db/x failed"),
-            "message",
-            "ValueError: to postgres://user:***@db/x failed",
-        ),
+        (ValueError("to pg://user:s3cret@db/x failed"), "message", "ValueError: to pg://user:***@db/x failed"),
         (ValueError("'redis://:s3/cr@t:x@host:1/0'"), "message", "ValueError: 'redis://:***@host:1/0'"),
         (ValueError("amqp://a:s3cret@h;amqp://b:s3cret@h2"), "message", "ValueError: amqp://a:***@h2"),
         (ValueError("x://u:" + "s3cret" * 500 + "@h"), "message", "ValueError: x://u:***@h"),
@@ -54,21 +49,16 @@ def test_the_words_of_a_failure(error: Exception, how: str, words: str) -> None:
     assert failure_words(error, how) == words
 
 
-@pytest.mark.parametrize(("how", "words"), [("message", "ValueError: this task fails"), ("type", "ValueError")])
-@pytest.mark.long
-def test_a_failure_is_told_wherever_it_is_shown(system: System, how: str, words: str) -> None:
-    """History, status and board say what a body raised, as far as the setting lets them."""
-    system.check_law = False
-    system.settings = {"once_beat_failure_text": how}
-    system.entries = {"tick": {"task": "apps.once_app.ending", "args": ["fails"], **rare(3600.0)}}
-    system.worker(concurrency=1).wait_ready()
-    system.beat()
-    wait_until(lambda: system.outcomes().get("failed"), "it has failed", 60)
-    (window,) = json.loads(system.once("history", "tick", "--json"))["windows"]
-    assert window["failure"] == words
-    assert words in system.once("history", "tick")
-    (entry,) = json.loads(system.once("status", "--json"))["entries"]
-    assert entry["attention"] == [f"last window failed: {words}"]
+def test_the_setting(new_worker: Callable[..., Worker], redis_url: str) -> None:
+    """A worker records as much of a failure as the app says."""
+    worker = new_worker(redis_url, once_beat_failure_text="type")
+
+    def body() -> None:
+        raise ValueError("password s3cret")
+
+    with pytest.raises(ValueError, match="s3cret"):
+        worker.deliver(body)
+    assert Lookup(store_of(worker.app)).entry(WINDOW.entry, 1).windows[0].failure == "ValueError"
 
 
 def fail(stage: Stage, number: int, again: float | None = None, said: str | None = None) -> Any:
@@ -113,18 +103,10 @@ def test_a_window_that_never_began_says_where_to_look(stage: Stage) -> None:
     assert failures == ["", "its message couldn't be made or read: the logs say why"]
 
 
-def test_words_are_untrusted(system: System, stage: Stage) -> None:
+def test_words_are_untrusted(stage: Stage) -> None:
     """A text that would move a terminal's cursor, or be markup, is shown as text."""
-    system.check_law = False
-    stage.claim()
-    stage.confirm()
-    begun = stage.begin()
     hostile = "Error: \x1b[2J<script>alert(1)</script>"
-    stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", failure=hostile))
-    system.use_store(stage.url)
-    shown = system.once("history", ENTRY)
-    assert "\x1b" not in shown
-    assert "script" in shown
+    assert fail(stage, 1, said=hostile) == Finished()
     window = WindowStatus.of(Lookup(stage.store).entry(ENTRY, 1).windows[0])
     story = dict(story_words(window, timezone.utc, datetime.now(timezone.utc)))
     assert story["Failure"] == repr(hostile)
