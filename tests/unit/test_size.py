@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_769,
     "Lua": 1_759,
     "the largest module": 386,
-    "tests": 43_454,
+    "tests": 42_549,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_819,
