@@ -41,7 +41,7 @@ def rule(name: str) -> dict[str, Any]:
 
 
 NOW = datetime(2026, 11, 21, 2, tzinfo=timezone.utc)
-BEAT = BeatStatus("host:1:a", 0.1, lag=0.5, offset=0.1)
+BEAT = BeatStatus(offset=0.1, lag=0.5, beat="host:1:a", heard=0.1)
 
 
 def look(*entries: EntryStatus, beats: Sequence[BeatStatus] = (BEAT, BEAT), **more: Any) -> Report:

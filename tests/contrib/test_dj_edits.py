@@ -536,7 +536,7 @@ def pause_of(store: Store, name: str) -> str:
     return account.paused_by if account.paused else ""
 
 
-def with_name(name: str, **fields: Any) -> Callable[[Any], None]:
+def with_name(name: str, /, **fields: Any) -> Callable[[Any], None]:
     """Save the row of this name with these fields."""
 
     def edit(rows: Any) -> None:
