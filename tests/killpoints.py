@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: The store's methods that record an end.
-_FINISH = ("store.Store.finish", "store.Store.finish_many")
+#: What records ends: one, and those that waited.
+_FINISH = ("store.Store.finish", "worker.leases.Leases._record")
 #: step → (before or after the call, the methods); of some only a call counts that has something to do (_COUNTS).
 POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.before_claim": ("before", ("store.Store.claim_many",)),
@@ -34,13 +34,13 @@ POINTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "beat.taken": ("after", ("beat.recovery.Recovery.take",)),
     "beat.before_due": ("before", ("features.admission.beat.make_due",)),
     "beat.due": ("after", ("features.admission.beat.make_due",)),
-    "worker.before_begin": ("before", ("store.Store.begin",)),
-    "worker.begun": ("after", ("store.Store.begin",)),
+    "worker.before_begin": ("before", ("worker.leases.Leases.begin",)),
+    "worker.begun": ("after", ("worker.leases.Leases.begin",)),
     "worker.full": ("after", ("features.admission.worker.acquire_slot",)),
     "worker.acquired": ("after", ("features.admission.worker.acquire_slot",)),
     "worker.before_release": ("before", ("features.admission.worker.release_slot",)),
     "worker.released": ("after", ("features.admission.worker.release_slot",)),
-    "worker.waits": ("after", ("store.Store.begin",)),
+    "worker.waits": ("after", ("worker.leases.Leases.begin",)),
     "worker.body": ("", ()),
     "worker.body_returned": ("before", ("worker.execution.Execution._decide",)),
     "worker.traced": ("before", ("worker.execution.Execution.close",)),
@@ -75,7 +75,7 @@ _COUNTS: dict[str, Callable[[Any], bool]] = {
     "beat.taken": lambda taken: bool(taken[0]),  # what to publish, and why it isn't all
     "worker.full": lambda reply: _is(reply, "Full"),
     "worker.acquired": lambda reply: _is(reply, "Acquired"),
-    "worker.waits": lambda reply: _is(reply, "Waits"),
+    "worker.waits": lambda answer: _is(answer[0], "Waits"),
     "beat.due": lambda replies: "due" in replies,
     "worker.draining": lambda arguments: bool(arguments[0]._ends),
 }

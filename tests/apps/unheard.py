@@ -19,7 +19,7 @@ signals.window_closed.disconnect(note_closed)
 assert not signals.window_succeeded.receivers
 assert not signals.window_closed.receivers
 leases.WITHIN = float(os.environ.get("WITHIN", leases.WITHIN))
-end_soon, end_answered, signal_end = leases.Leases.end_soon, Execution._end_answered, Execution._signal_end
+end_soon, end_answered, signal_closed = leases.Leases.end_soon, Execution._end_answered, Execution.signal_closed
 
 
 def waits(self: leases.Leases, end: leases.End) -> None:
@@ -33,12 +33,12 @@ def answered(self: Execution, reply: object) -> None:
     end_answered(self, reply)
 
 
-def signals_end(self: Execution, outcome: str, error: BaseException | None, failure: str) -> None:
-    signal_end(self, outcome, error, failure)
+def closed(self: Execution, outcome: str) -> None:
+    signal_closed(self, outcome)
     if outcome == "done":
         note("recorded", self.window)
 
 
 leases.Leases.end_soon = waits  # type: ignore[method-assign]
 Execution._end_answered = answered  # type: ignore[method-assign]
-Execution._signal_end = signals_end  # type: ignore[method-assign]
+Execution.signal_closed = closed  # type: ignore[method-assign]

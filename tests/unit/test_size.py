@@ -24,7 +24,7 @@ PACKAGE = Path(celery_once_beat.__file__).parent
 MOST = {
     "Python": 19_769,
     "Lua": 1_759,
-    "the largest module": 386,
+    "the largest module": 384,
     "tests": 42_549,
     "words of README": 900,
     "words of docs": 24_000,
