@@ -1418,7 +1418,7 @@ FOREIGN: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = [
     (("v", "fence"), ("garbage",), OPEN),
     (("v",), ("garbage",), ("load",)),
     ((ACCOUNT,), ("garbage", "1 2 3", "a b c d e f g h i owner beat"), (*OPEN, "expired, n=0", "backfill")),
-    ((ACCOUNT, "w:garbage", "c:done", "cursor", "fence"), ("x",), ("account",)),
+    ((ACCOUNT, "w:garbage", "c:done", "cursor"), ("x",), ("account",)),
 ]
 NAMED = [row for rows in FOREIGN for row in itertools.product(*rows)]
 

@@ -419,7 +419,6 @@ def test_an_entry(given: dict[str, str], expected: dict[str, Any]) -> None:
         ({"born": "soon"}, "the key 'key' is no account of an entry: "),
         ({"c:d ne": "1"}, "the key 'key' is no account of an entry: found 'd ne', expected a word"),
         ({f"w:{A}": "1"}, "the key 'key' is no account of an entry: "),
-        ({"fence": "9" * 40}, "the key 'key' is no account of an entry: "),
     ],
 )
 def test_no_entry(given: dict[str, str], words: str) -> None:
