@@ -28,7 +28,7 @@ MOST = {
     "tests": 42_549,
     "words of README": 900,
     "words of docs": 24_000,
-    "characters of a begin without features": 14_819,
+    "characters of a begin without features": 14_165,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
