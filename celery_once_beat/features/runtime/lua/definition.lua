@@ -22,7 +22,7 @@
 -- grow. They are the server's time, ms, or one more than the last: so they grow on where that was lost. GONE holds deleted
 -- names for GONE_TTL; a beat that didn't look for so long reads all names.
 
--- include: in_force, instants, now, values
+-- include: fields, in_force, instants, now, values
 
 local DELETED_TTL = 30 * DAY
 local GONE_TTL = 3600000
@@ -50,6 +50,10 @@ end
 
 -- What there was before this script; `there` if it isn't deleted.
 local before = read_definition() or {version = 0, at = '', there = false}
+-- The entry's cursor before this script; nil if it has none. Whether a definition that is set is put in force: no living beat's
+-- own schedule has the entry.
+local cursor, in_force = unpack(read_fields('fingerprint'), 2)
+local no_beats_own = in_force == '-' or was_set(in_force or '')
 
 -- An answer that repeats an earlier one writes too: WAIT only waits for writes of its own connection.
 local function touch_definition()
@@ -97,9 +101,8 @@ end
 
 -- Nothing is owed up to `at`: the cursor goes there, if it lies before, unless a living beat's own schedule has the entry.
 local function count_from(at)
-  local cursor, in_force = unpack(redis.call('HMGET', ENTRY, 'cursor', 'fingerprint'))
   redis.call('HSET', DEF, 'first', at)
-  if cursor and at > cursor and (in_force == '-' or was_set(in_force or '-')) then
+  if cursor and at > cursor and no_beats_own then
     redis.call('HSET', ENTRY, 'cursor', at, 'since', at)
     forget_counts()
   end

@@ -7,7 +7,7 @@
 --         {'unknown'}                      there is none
 --         {'conflict', field, value...}    what there is instead
 
--- include: definition, fields
+-- include: definition
 
 local made, made_at = made_before()
 if made then
@@ -19,8 +19,6 @@ end
 if IF_VERSION and IF_VERSION ~= before.version then
   return conflict()
 end
-local fields = read_fields('fingerprint')
-local cursor, in_force = fields[2], fields[3] or '-'
 local change = next_change()
 
 redis.call('ZREM', DEFS, NAME) -- first what frees memory: a full server then allows the next write
@@ -35,7 +33,7 @@ if redis.call('ZCARD', DEFS) == 1 then
 end
 redis.call('PEXPIRE', DEF, DELETED_TTL)
 redis.call('PEXPIRE', CHANGES, DELETED_TTL)
-if cursor and was_set(in_force) then
+if cursor and was_set(in_force or '') then
   count_from(change.at) -- no beat claims what was owed
   put_in_force(change.mark)
   redis.call('HDEL', ENTRY, 'paused', 'paused_words')

@@ -4,7 +4,7 @@ local function runtime_on_pause()
   local change = before.change
   if change then
     write_paused(DEF, PAUSED)
-    if not PAUSED and (not before.first or FROM_NOW and redis.call('HEXISTS', ENTRY, 'cursor') == 0) then
+    if not PAUSED and (not before.first or FROM_NOW and not cursor) then
       count_from(change.at)
     end
     write_change(change, PAUSED and 'pause' or 'resume', '')

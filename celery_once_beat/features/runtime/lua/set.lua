@@ -14,7 +14,7 @@
 --         'same', …                        it was as asked already but for METADATA: nothing else changes
 --         {'conflict', field, value...}    what there is instead; nothing but the word where there is none
 
--- include: definition, fields, pauses
+-- include: definition, pauses
 
 local function answer(word, version, at, paused)
   local kept = redis.call('HMGET', DEF, 'words', 'metadata')
@@ -29,8 +29,6 @@ if IF_VERSION and IF_VERSION ~= (before.there and before.version or 0) then
   return conflict()
 end
 local paused = PAUSED == 1 or not PAUSED and before.there and before.paused or false
-local fields = read_fields('fingerprint')
-local cursor, in_force = fields[2], fields[3] or '-'
 local counted = cursor or before.there and before.first or ''
 if before.there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
@@ -66,7 +64,7 @@ end
 if not before.there and paused and COUNTS_FROM == '' then
   redis.call('HDEL', DEF, 'first')
 end
-if cursor and (was_set(in_force) or in_force == '-') then
+if cursor and no_beats_own then
   put_in_force(change.mark)
   write_paused(ENTRY, paused)
 end
