@@ -23,9 +23,9 @@ PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
     "Python": 19_769,
-    "Lua": 1_759,
+    "Lua": 1_756,
     "the largest module": 384,
-    "tests": 42_549,
+    "tests": 42_548,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_165,
