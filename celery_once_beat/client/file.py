@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_once_beat.errors import NotAppliedError, OnceError, SettingError, VersionConflictError
-from celery_once_beat.schedules import Definition, check_name, check_words
+from celery_once_beat.schedules import Definition, check_name, check_words, naming
 from celery_once_beat.wording import expect, shown
 
 from .schedules import Schedules
@@ -92,7 +92,7 @@ def _read_one(name: str, value: Any) -> Wanted:
     try:
         return Wanted(name, Definition.from_json({"v": _VERSION, **fields}), **more)
     except OnceError as exc:
-        raise SettingError(str(exc) if str(exc).startswith(what) else f"{what}: {exc}") from exc
+        raise naming(name, exc) from exc
 
 
 def compare(schedules: Schedules, wanted: Mapping[str, Wanted], prune: str = "") -> list[Edit]:

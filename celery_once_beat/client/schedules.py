@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, TypeAlias, TypeVar
@@ -30,7 +31,7 @@ from celery_once_beat.features.runtime.store import StoredDefinition
 from celery_once_beat.logs import about, get_logger
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import PureSchedule, next_start, zone_name
-from celery_once_beat.schedules import Change, Definition, OneOff, check_name, check_words, find_zone
+from celery_once_beat.schedules import Change, Definition, OneOff, check_name, check_words, find_zone, naming
 from celery_once_beat.settings import Settings
 from celery_once_beat.status import EntryStatus, WindowStatus, make_report
 from celery_once_beat.store import Store, Unknown, new_store, raised, store_instead
@@ -102,11 +103,8 @@ class Schedules:
         self._knows_app = app is not None
         if app is None:
             app = Celery("once", set_as_current=False)
-            app.conf.once_beat_redis_url = url
-            if redis_options is not None:
-                app.conf.once_beat_redis_options = dict(redis_options)
-            if key_prefix is not None:
-                app.conf.once_beat_key_prefix = key_prefix
+            given = {"redis_url": url, "redis_options": redis_options and dict(redis_options), "key_prefix": key_prefix}
+            app.conf.update({f"once_beat_{name}": value for name, value in given.items() if value is not None})
         elif key_prefix is not None or redis_options is not None:
             raise SettingError("Schedules: key_prefix and redis_options go with url; an app has settings for them")
         self._app = app
@@ -202,8 +200,11 @@ class Schedules:
         check_name(name)
         # What has none of its own is in the app's, as a beat would have it.
         own = None if _names_zone(schedule) else self._app.timezone
-        zone = own if timezone is None else _one_zone(timezone, schedule, more.get("once"))
-        definition = Definition.of(task.name if isinstance(task, Task) else task, schedule, zone, **more)
+        try:
+            zone = own if timezone is None else _one_zone(timezone, schedule, more.get("once"))
+            definition = Definition.of(task.name if isinstance(task, Task) else task, schedule, zone, **more)
+        except SettingError as exc:
+            raise naming(name, exc) from exc
         return Wanted(name, definition, paused, metadata)
 
     def check(self, name: str, definition: Definition) -> None:
@@ -218,20 +219,19 @@ class Schedules:
             name, definition = each.name, each.definition
             if name in own:
                 raise SettingError(f"schedule {name!r}: beat_schedule has an entry of that name, which counts")
-            form = repr((definition.task, definition.options, definition.once))
-            if form not in seen:
-                # Naive times in options are in the time zone of the beats' app.
-                zone = self._app.timezone if self._knows_app else None
-                definition.check(name, self._settings_for(definition), self._app.tasks.get(definition.task), zone)
-                seen.add(form)
-            if isinstance(definition.schedule, PureSchedule):
-                try:
-                    next_start(definition.schedule, datetime.now(timezone.utc))
-                except UndecidedError:
-                    pass  # it keeps looking
-                except ScheduleError as exc:
-                    raise SettingError(f"schedule {name!r}: {exc}") from exc
-            self._refuse_the_past(name, definition)
+            try:
+                form = repr((definition.task, definition.options, definition.once))
+                if form not in seen:
+                    # Naive times in options are in the time zone of the beats' app.
+                    zone = self._app.timezone if self._knows_app else None
+                    definition.check(name, self._settings_for(definition), self._app.tasks.get(definition.task), zone)
+                    seen.add(form)
+                if isinstance(definition.schedule, PureSchedule):
+                    with suppress(UndecidedError):  # it keeps looking
+                        next_start(definition.schedule, datetime.now(timezone.utc))
+                self._refuse_the_past(name, definition)
+            except (ScheduleError, SettingError) as exc:
+                raise naming(name, exc) from exc
 
     def put(
         self, wanted: Wanted, words: str = "{}", *, if_version: int | None = None, counts_from: datetime | None = None
@@ -286,10 +286,9 @@ class Schedules:
         reply = definitions.set_paused(self._store, check_name(name), words, paused=paused, from_now=from_now)
         if isinstance(reply, Unknown):
             raise self._unknown(name)
-        try:
+        with suppress(OnceError):
             return self._schedule(reply) if isinstance(reply, StoredDefinition) else None
-        except OnceError:
-            return None
+        return None
 
     def delete(self, name: str, *, by: str = "", note: str = "", if_version: int | None = None) -> bool:
         """Delete a schedule; returns False where there was none. Open windows continue to their outcome."""
@@ -386,10 +385,8 @@ class Schedules:
 
         They come after ``after``; None: after now, by the server. Else as ``Schedule.next``.
         """
-        found = self.get(name)
-        if found is None:
+        if (found := self.get(name)) is None:
             raise self._unknown(name)
-        check_number(number)
         return found.next(number, self._store.snapshot().now if after is None else self._instant(after))
 
     def run(self, name: str, start: datetime | None = None) -> OrderedWindow:
@@ -504,7 +501,7 @@ class Schedules:
             known = self.get(name)
             if known is None or known.text() != definition.text():
                 at = format_instant(definition.schedule.clocked_time)
-                raise SettingError(f"schedule {name!r}: found {at}, which is past, expected a time that is to come")
+                raise SettingError(f"found {at}, which is past, expected a time that is to come")
 
     def _name_unknown_task(self, name: str, task: str) -> None:
         if self._knows_app and task not in self._app.tasks and task not in self._unknown_tasks:

@@ -10,7 +10,7 @@ from celery_once_beat.rules import find_zone
 from .codecs import read_schedule, register_schedule_codec, write_schedule
 from .composed import Composed, between, excluding, union
 from .cron import cron
-from .definition import Change, Definition, check_name, check_words
+from .definition import Change, Definition, check_name, check_words, naming
 from .intervals import every
 from .loaded import LoadedDefinition
 from .one_off import OneOff, at

@@ -99,8 +99,8 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
 
 
 def _check_line(line: object) -> str:
-    if not isinstance(line, str) or len(line) > _MOST_TEXT:
-        raise wrong("cron", line, "a line like '0 2 * * mon-fri'")
+    if not isinstance(line, str) or not line.strip() or " #" in line or len(line) > _MOST_TEXT:
+        raise wrong("cron", line, "a line like '0 2 * * mon-fri', without a comment")
     return " ".join(line.lower().split())
 
 
@@ -110,7 +110,7 @@ def _read(line: str) -> tuple[CronTimes, bool]:
     fields = _NICKNAMES.get(line, line).split(" ")
     if line.startswith("@") and line not in _NICKNAMES:
         raise wrong("cron", line, f"one of {', '.join(_NICKNAMES)}, or fields")
-    if "?" in fields or len(fields) == len(_FIELDS) + 1:
+    if "?" in fields or (len(fields) == len(_FIELDS) + 1 and fields[-1][0] in "*12"):  # a year
         raise SettingError(
             f"cron: found a line of Quartz, {shown(line)}, expected one of cron: without the year, * for ?, and days "
             "of week by name, since Quartz counts them from 1, Sunday"

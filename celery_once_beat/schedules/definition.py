@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule
 from kombu import compression, serialization
 from kombu.utils import json as celery_json
 
-from celery_once_beat.errors import NewerVersionError, SettingError, StoreDataError
+from celery_once_beat.errors import NewerVersionError, OnceError, SettingError, StoreDataError
 from celery_once_beat.options import Check, check_choice, check_count, check_seconds, wrong
 from celery_once_beat.rules import EntryPolicy, Timing, check_zone, zone_name
 from celery_once_beat.settings import Settings
@@ -163,6 +163,12 @@ def check_name(name: object) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair
         pass
     raise wrong("name of a schedule", name, f"1 to {_MOST_NAME} bytes of printable text, not beginning with {CHILD}:")
+
+
+def naming(name: str, error: OnceError) -> SettingError:
+    """Return the error of the schedule ``name``, which it names."""
+    named = str(error).startswith((f"schedule {name!r}", f"beat entry {name!r}"))
+    return SettingError(str(error) if named else f"schedule {name!r}: {error}")
 
 
 def check_words(by: object, note: object) -> str:

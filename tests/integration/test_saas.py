@@ -24,15 +24,8 @@ def _fastapi() -> None:
 def run(folder: Path, *arguments: str) -> str:
     """What a module printed, once it has ended well."""
     env = environ({"PYTHONPATH": str(ROOT), "PORT": str(free_port())})
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

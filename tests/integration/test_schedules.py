@@ -176,8 +176,11 @@ def test_many_are_set_and_deleted_at_once(schedules: Schedules) -> None:
     assert [each.args for each in made] == [(number,) for number in range(1200)]
     assert {(each.version, each.changed_by) for each in made} == {(1, "anna")}
     assert sorted(schedules.set_many(wanted), key=lambda each: each.name) == [*schedules.list()]
-    for wrong in ({"name": "x"}, {**wanted[0], "if_version": 1}, {**wanted[0], "schedule": -1}, 5):
-        with pytest.raises(errors.SettingError):
+    rows = {"schedule": -1}, {"args": ("x" * 99_999,)}, {"timezone": "Mars"}, {"paused": "no"}
+    refused = [({**wanted[0], **wrong}, "^schedule 't/0'") for wrong in rows]
+    refused += [(wrong, "set_many") for wrong in ({"name": "x"}, {**wanted[0], "if_version": 1}, 5)]
+    for wrong, said in refused:
+        with pytest.raises(errors.SettingError, match=said):
             schedules.set_many([{"name": "new", "task": "t", "schedule": 60}, wrong])
     assert schedules.get("new") is None
     schedules.set("u", task="t", schedule=60)
@@ -345,6 +348,7 @@ def test_the_async_twin(redis_url: str) -> None:
         assert (await schedules.changes("user-000"))[0].by == "anna"
         assert len(await schedules.next("user-000", 2)) == 2
         assert await schedules.delete("user-000")
+        assert await schedules.names("user-00") == [f"user-00{number}" for number in range(1, 10)]
         await schedules.close()
 
     asyncio.run(use())
