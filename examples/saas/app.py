@@ -1,56 +1,53 @@
 """A service whose tenants choose when they get a report: rows once in SQL, mails once each, schedules in two stores."""
 
+import logging
 import os
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
-from uuid import uuid4
 
 from celery import Celery
 from celery.schedules import crontab
 from fastapi import FastAPI, HTTPException, Path
 from pydantic import BaseModel
-from sqlalchemy import ForeignKey, create_engine, select, update
+from sqlalchemy import DateTime, ForeignKey, create_engine, select, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from celery_once_beat import OnceTask, Schedules
 from celery_once_beat.contrib.sqlalchemy import metadata
-from celery_once_beat.errors import SettingError, StoreUnavailableError, UnknownScheduleError
+from celery_once_beat.errors import SettingError, StoreDataError, StoreUnavailableError, UnknownScheduleError
 from celery_once_beat.schedules import cron
 
 celery = Celery("saas", broker=os.environ.get("REDIS_URL", "redis://localhost"), task_cls=OnceTask)
 celery.conf.update(
     beat_scheduler="once",
     once_beat_limits={"reports": 2},  # at most two reports at once, across all workers
-    beat_schedule={
-        "push": {"task": "saas.push", "schedule": 60.0},
-        "reconcile": {"task": "saas.reconcile", "schedule": crontab(hour=3, minute=0)},
-    },
 )
+celery.conf.beat_schedule = {
+    "push": {"task": "saas.push", "schedule": 60.0},
+    "reconcile": {"task": "saas.reconcile", "schedule": crontab(hour=3, minute=0)},
+}
 schedules = Schedules(celery)
 engine = create_engine(os.environ.get("DATABASE_URL", "sqlite:///saas.db"))
 Session = sessionmaker(engine)
 web = FastAPI()
+logger = logging.getLogger(__name__)
 
 
 class Base(DeclarativeBase):
     pass
 
 
-def new_version():
-    return uuid4().hex
-
-
 class Tenant(Base):
-    """What the tenant wants. SQL is right; Redis has the version that is ``pushed``."""
+    """What the tenant wants. SQL is right, and Redis follows."""
 
     __tablename__ = "tenants"
     name: Mapped[str] = mapped_column(primary_key=True)
     line: Mapped[str]
     zone: Mapped[str]
     users: Mapped[str]
-    active: Mapped[bool]
-    version: Mapped[str]
-    pushed: Mapped[str] = mapped_column(default="")
+    state: Mapped[str]  # active, paused or deleted
+    changed: Mapped[datetime] = mapped_column(DateTime(timezone=True))
 
 
 class Report(Base):
@@ -84,6 +81,7 @@ class Wish(BaseModel):
     line: str  # "30 8 * * mon-fri"
     zone: str = "UTC"
     users: list[str]
+    paused: bool = False
 
 
 @web.put("/tenants/{name}")
@@ -95,17 +93,18 @@ def put_tenant(name: Name, wish: Wish) -> dict[str, Any]:
     with Session.begin() as session:
         tenant = session.get(Tenant, name) or Tenant(name=name)
         tenant.line, tenant.zone, tenant.users = wish.line, wish.zone, " ".join(wish.users)
-        tenant.active, tenant.version = True, new_version()
+        tenant.state, tenant.changed = "paused" if wish.paused else "active", datetime.now(timezone.utc)
         session.add(tenant)
-    push_soon()
+    push_soon(name)
     return {"name": name}
 
 
 @web.delete("/tenants/{name}")
 def delete_tenant(name: Name) -> dict[str, Any]:
     with Session.begin() as session:
-        session.execute(update(Tenant).filter_by(name=name).values(active=False, version=new_version()))
-    push_soon()
+        left = {"state": "deleted", "changed": datetime.now(timezone.utc)}
+        session.execute(update(Tenant).filter_by(name=name).values(left))
+    push_soon(name)
     return {"name": name}
 
 
@@ -124,41 +123,45 @@ def get_tenant(name: Name) -> dict[str, Any]:
 # -- two stores: what SQL says is pushed to Redis
 
 
-def push_soon():
-    with suppress(StoreUnavailableError):  # the entry "push" does it within a minute
-        push()
+def push_soon(name):
+    with suppress(StoreUnavailableError):  # the row is committed: the entry "push" does it within a minute
+        push(Tenant.name == name)
 
 
-@celery.task(name="saas.push")
-def push():
-    """Push what has changed. The version that was read counts as pushed: a later one is pushed again."""
+def push(*which):
+    """Give these rows to Redis. One that is refused stops no other; what is the same isn't changed."""
     with Session() as session:
-        tenants = session.scalars(select(Tenant).where(Tenant.version != Tenant.pushed)).all()
-    schedules.set_many(
-        {
-            "name": f"tenants/{each.name}",
-            "task": "saas.report",
-            "schedule": cron(each.line, tz=each.zone),
-            "args": (each.name, each.users.split()),
-            "once": {"catch_up": "latest", "grace": 86400},
-        }
-        for each in tenants
-        if each.active
-    )
+        tenants = session.scalars(select(Tenant).where(*which)).all()
     for each in tenants:
-        if not each.active:
-            schedules.delete(f"tenants/{each.name}")
-    with Session.begin() as session:
-        for each in tenants:
-            session.execute(update(Tenant).filter_by(name=each.name).values(pushed=each.version))
+        name = f"tenants/{each.name}"
+        try:
+            if each.state == "deleted":
+                schedules.delete(name)
+                continue
+            schedules.set(
+                name,
+                task="saas.report",
+                schedule=cron(each.line, tz=each.zone),
+                args=(each.name,),  # users are in SQL
+                once={"catch_up": "latest", "grace": 86400},
+                paused=each.state == "paused",
+            )
+        except (SettingError, StoreDataError):
+            logger.exception("not pushed: %r", name)
+
+
+@celery.task(name="saas.push", bind=True)
+def push_changed(self):
+    """A handler may have died, or stalled and then pushed an old row: push ten minutes again."""
+    last = self.window.last_done
+    push(*[Tenant.changed > last - timedelta(minutes=10)] if last else [])
 
 
 @celery.task(name="saas.reconcile")
 def reconcile():
-    """Each night Redis gets what SQL has, whatever was lost or set by hand. What is the same isn't changed."""
-    names = schedules.names("tenants/")  # before SQL is read: a tenant who comes now isn't among them
-    with Session.begin() as session:
-        session.execute(update(Tenant).values(pushed=""))
+    """Each night Redis gets what SQL has, and nothing else."""
+    names = schedules.names("tenants/")  # before SQL is read: who comes now isn't among them
+    with Session() as session:
         known = {f"tenants/{name}" for name in session.scalars(select(Tenant.name))}
     for name in {*names} - known:
         schedules.delete(name)
@@ -169,11 +172,12 @@ def reconcile():
 
 
 @celery.task(name="saas.report", bind=True, once_limit="reports")
-def report(self, tenant, users):
+def report(self, tenant):
     with Session.begin() as session:
         if self.window.record(session, skip=True):  # once, however often a worker dies
             session.add(Report(tenant=tenant, start=f"{self.window.start:%Y-%m-%d %H:%M:%S}"))
-    for user in users:  # behind the commit: once each, and none is lost
+        users = session.get_one(Tenant, tenant).users.split()
+    for user in users:  # behind the commit: one mail each, for once_beat_retention (a day), and none is lost
         mail.apply_once((user,), key=user, window=self.window, tracked=True)
 
 
