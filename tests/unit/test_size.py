@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_769,
+    "Python": 19_768,
     "Lua": 1_756,
     "the largest module": 384,
     "tests": 42_548,
