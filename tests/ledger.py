@@ -11,21 +11,7 @@ import socket
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
-
-
-class WindowKey(NamedTuple):
-    """One window of one entry; ``start`` is the text that the task wrote."""
-
-    entry: str
-    start: str
-
-
-class Counts(NamedTuple):
-    """How often a window was begun and how often it was brought to its end."""
-
-    starts: int
-    finishes: int
+from typing import Any
 
 
 class Ledger:
@@ -71,40 +57,10 @@ class Ledger:
             if (not kinds or event["kind"] in kinds) and all(event.get(name) == value for name, value in fields.items())
         ]
 
-    def windows(self, entry: str | None = None) -> list[WindowKey]:
-        """Every window that an event names, each once, in order of entry and start."""
-        return sorted(self.summary(entry))
+    def finishes(self, entry: str) -> Counter[str]:
+        """How often each window of the entry, by its start, was brought to its end."""
+        return Counter(event["start"] for event in self.read("finish", entry=entry))
 
-    def summary(self, entry: str | None = None) -> dict[WindowKey, Counts]:
-        """Starts and finishes of every window, of one *entry* or of all."""
-        starts: Counter[WindowKey] = Counter()
-        finishes: Counter[WindowKey] = Counter()
-        seen: dict[WindowKey, None] = {}
-        for event in self.read():
-            if "entry" not in event or "start" not in event:
-                continue
-            if entry is not None and event["entry"] != entry:
-                continue
-            key = WindowKey(event["entry"], event["start"])
-            seen[key] = None
-            if event["kind"] == "start":
-                starts[key] += 1
-            elif event["kind"] == "finish":
-                finishes[key] += 1
-        return {key: Counts(starts[key], finishes[key]) for key in seen}
-
-    def finished(self, entry: str | None = None) -> list[WindowKey]:
-        """Windows with at least one finish."""
-        return sorted(key for key, counts in self.summary(entry).items() if counts.finishes)
-
-    def finished_twice(self, entry: str | None = None) -> list[WindowKey]:
+    def finished_twice(self, entry: str) -> list[str]:
         """Windows with more than one finish: what must never be, unless a test provokes a stale execution."""
-        return sorted(key for key, counts in self.summary(entry).items() if counts.finishes > 1)
-
-    def started_twice(self, entry: str | None = None) -> list[WindowKey]:
-        """Windows with more than one start: expected after a crash or a retry, and only then."""
-        return sorted(key for key, counts in self.summary(entry).items() if counts.starts > 1)
-
-    def unfinished(self, entry: str | None = None) -> list[WindowKey]:
-        """Windows that were begun and have no finish."""
-        return sorted(key for key, counts in self.summary(entry).items() if counts.starts and not counts.finishes)
+        return sorted(start for start, times in self.finishes(entry).items() if times > 1)

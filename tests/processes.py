@@ -185,9 +185,7 @@ class Proc:
             was_alive = self.alive  # before reading: what it printed at its end counts
             match = expression.search(self.log, since)
             if match is None and not was_alive:
-                raise AssertionError(
-                    f"{self!r} ended with {self.exit_code} before it logged {pattern!r}:\n{self.tail()}"
-                )
+                raise AssertionError(f"{self!r} ended with {self.exit_code}, hasn't logged {pattern!r}:\n{self.tail()}")
             return match
 
         return self._wait_until(look, f"to log {pattern!r}", timeout)
@@ -409,10 +407,6 @@ class Processes:
         return self._directory / f"{number:02d}-{re.sub('[^A-Za-z0-9_.-]', '_', name)}"
 
 
-#: The registry behind the module's functions and the ``procs`` fixture.
+#: The registry behind the ``procs`` fixture.
 processes = Processes()
 atexit.register(processes.end_all)
-
-start = processes.start
-start_beat = processes.start_beat
-start_worker = processes.start_worker
