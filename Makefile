@@ -48,7 +48,7 @@ PYTEST = -m pytest -n $(JOBS) --dist loadgroup
 TESTED = $(if $(COVERAGE),$(PY) -m coverage run $(PYTEST) $(1) && $(PY) -m coverage combine --append --quiet,$(PY) $(PYTEST) $(1))
 SOURCES := $(shell find celery_once_beat tests examples -name '*.py' -o -name '*.lua') pyproject.toml
 
-.PHONY: help demo saas recording timelines screenshot boardcost unit test test-all long nightly whens model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
+.PHONY: help demo saas recording timelines screenshot unit test test-all long nightly whens model matrix figures chaos simulate mutants celery-suite effects failover leaks bench docs check lint types wheel coverage format clean
 
 help:  ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -71,9 +71,6 @@ timelines: $(VENV)/.demo  ## what happens when a beat dies, a worker dies, Redis
 
 screenshot: $(VENV)/.test  ## the board over a day of windows, as docs/board*.png
 	cd tests && $(abspath $(VENV))/bin/python screenshot.py
-
-boardcost: $(VENV)/.test  ## what the board costs with 5,000 entries: first paint, and a look's CPU
-	cd tests && $(abspath $(VENV))/bin/python board_cost.py $(ARGS)
 
 unit: $(VENV)/.unit  ## the unit tests: no beat, no worker
 	$(PY) -m pytest tests/unit $(ARGS)
