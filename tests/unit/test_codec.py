@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from celery_once_beat.errors import NewerVersionError, StoreDataError
-from celery_once_beat.features.admission.store import ACQUIRE_SLOT, FREE_SLOTS, Acquired, FreeSlots, Full
-from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts, Ended
-from celery_once_beat.features.keyed.store import BEGIN_NOW, KEY_CLAIM, Elsewhen
-from celery_once_beat.features.orders import store as orders
-from celery_once_beat.features.reserved.store import RECEIVE
+from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.runtime import store as definitions
-from celery_once_beat.features.runtime.store import SET, Changed, ChangeRecord, Conflict, decode_changes, read_numbers
-from celery_once_beat.features.times.store import Histogram, read_times
+from celery_once_beat.features.runtime.store import decode_changes, read_numbers
+from celery_once_beat.features.times.store import read_times
 from celery_once_beat.lookup import Past, reading
 from celery_once_beat.store import codec
 from celery_once_beat.store import model as m
-from celery_once_beat.store.account import EntryAccount, OpenWindow, _read_open, read_account
+from celery_once_beat.store.account import EntryAccount, read_account
 from celery_once_beat.store.keys import VERSION
-from celery_once_beat.store.protocol import STATES
 from celery_once_beat.windows import WindowKey
 
 A, B, C = (f"2026-01-01T0{hour}:00:00.000000Z" for hour in (1, 2, 3))
@@ -47,15 +41,8 @@ def same(found: Any, expected: Any) -> None:
     [
         (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
         (codec.read_load, f"loaded {A} 12 new {A} {{}}", m.Loaded(AT, 12, "new", "{}", AT)),
-        (codec.read_load, f"loaded {B} 12 same {A} ", m.Loaded(AT + HOUR, 12, "same", "", AT)),
-        (SET.read, f"done\n3\n{A}\n1\n{{}}\n", Changed(3, AT, True, False)),
-        (SET.read, ["done", "3", A], Changed(3, AT, False, False)),
-        (SET.read, f"same\n3\n{A}\n0\n{{}}\n", Changed(3, AT, False, True)),
-        (SET.read, ["conflict"], Conflict(None)),
-        (SET.read, ["unknown"], m.Unknown()),
         (codec.read_pause, ["unknown"], m.Unknown()),
         (codec.read_pause, ["done"], m.Confirmed()),
-        (codec.read_pause, ["done", "text"], m.Confirmed()),
         (codec.read_claim, ["claimed", 1, MS, 2], m.Claimed(1, AT, 2)),
         (codec.read_claim, ["claimed", 0, "0", 0], m.Claimed(0, None, 0)),
         (codec.read_claim, ["moved", A, 2], m.Moved(AT, 2)),
@@ -71,13 +58,6 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_take, ["closed", "expired"], m.Closed("expired")),
         (codec.read_take, ["no", "held"], m.Unchanged("held")),
         (codec.read_take, ["no", "unconsumed", "by%20night", "7"], m.Unconsumed("by night", 7)),
-        (orders.BACKFILL.read, ["claimed", 2, MS, "0"], m.Claimed(2, AT, ordered=None)),
-        (orders.BACKFILL.read, ["claimed", 2, "0", MS], m.Claimed(2, None, ordered=AT)),
-        (orders.BACKFILL.read, ["open"], orders.Open()),
-        (orders.BACKFILL.read, ["unknown"], m.Unknown()),
-        (orders.ABANDON.read, ["finished"], m.Finished()),
-        (orders.ABANDON.read, ["busy", "running"], m.Busy("running")),
-        (orders.ABANDON.read, ["unchanged"], m.Unchanged()),
         (codec.read_begin, f"begun 12 2 {A} 1", m.Begun(12, 2, AT, end_at_once=True)),
         (codec.read_begin, "begun 12 2  0", m.Begun(12, 2, None)),
         (codec.read_begin, ["closed", "done"], m.Closed("done")),
@@ -85,15 +65,6 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_begin, ["waits", A, C, A], m.Waits(AT, (AT + 2 * HOUR, AT))),
         (codec.read_begin, ["waits", ""], m.Waits(None)),
         (codec.read_begin, ["busy", "running"], m.Busy("running")),
-        (BEGIN_NOW.read, ["elsewhen", MS], Elsewhen(AT)),
-        (BEGIN_NOW.read, "begun 12 1  0", m.Begun(12, 1, None)),
-        (ACQUIRE_SLOT.read, ["acquired"], Acquired()),
-        (ACQUIRE_SLOT.read, ["shared"], Acquired(shared=True)),
-        (ACQUIRE_SLOT.read, ["full"], Full()),
-        (FREE_SLOTS.read, [3, f"a@b@{A}", "foreign"], FreeSlots(3, (WINDOW,))),
-        (KEY_CLAIM.read, ["claimed"], m.Claimed(0, None)),
-        (KEY_CLAIM.read, ["elsewhen", MS], Elsewhen(AT)),
-        (KEY_CLAIM.read, ["taken"], m.Unchanged("taken")),
         (codec.read_renew, ["renewed"], m.Renewed()),
         (codec.read_renew, ["stale"], m.Stale()),
         (codec.read_hand_over, ["handed over"], m.HandedOver()),
@@ -104,8 +75,6 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_close, ["closed", "revoked"], m.Closed("revoked")),
         (codec.read_close, ["unchanged"], m.Unchanged()),
         (codec.read_close, ["sooner"], m.Confirmed()),
-        (RECEIVE.read, ["received"], m.Confirmed()),
-        (RECEIVE.read, ["unchanged"], m.Unchanged()),
         (codec.read_heartbeat, ["1767229200", "250", "b", "c"],
          m.Heartbeat(AT + timedelta(microseconds=250), ("b", "c"))),
         (codec.read_heartbeat, ["1767229200", "0"], m.Heartbeat(AT, ())),
@@ -127,31 +96,6 @@ def test_a_word_is_a_text() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- windows
-
-
-def an_account(
-    fence: str = "0", state: str = "held", taken: int = 0, owner: str = "-", backfill: int = 0, queue: str = "-"
-) -> str:
-    return f"3 {fence} 2 7 5 {MS} 9 {backfill} {taken} {state} {owner} host:1:b {queue}"
-
-
-@pytest.mark.parametrize(
-    ("account", "expected"),
-    [
-        (an_account(), {}),
-        (an_account("1767232800000", owner="w:1"), {"begun": AT + HOUR, "owner": "w:1"}),
-        (an_account(taken=2), {"taken": True}),
-        *((an_account(state=state), {"state": state}) for state in STATES),
-        (an_account(backfill=1), {"backfill": True}),
-        (an_account(queue="by%20night"), {"queue": "by night"}),
-    ],
-)
-def test_an_open_window(account: str, expected: dict[str, Any]) -> None:
-    """An account says how its window stands."""
-    said = {"begun": None, "backfill": False, "taken": False, "state": "held", "owner": "", **expected}
-    same(_read_open(account), OpenWindow(AT, attempts=3, retry=2, beat="host:1:b", **said))
-    with pytest.raises(ValueError, match="found the state 'odd', expected one of held"):
-        _read_open(an_account(state="odd"))
 
 
 @pytest.mark.parametrize(
@@ -177,51 +121,6 @@ def test_what_workers_consume() -> None:
     assert codec.read_workers([]) == ({}, [])
 
 
-def an_event(**said: str) -> list[Any]:
-    fields = {"window": f"a@b@{A}", "kind": "ended", "at": MS, "what": f"failed {MS} Boom: a b", **said}
-    return ["12-0", [word for pair in fields.items() for word in pair]]
-
-
-ENDED = Ended("failed", AT, "Boom: a b")
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({}, Alert("12-0", WINDOW, "ended", ended=ENDED)),
-        ({"kind": "late"}, Alert("12-0", WINDOW, "late", ended=ENDED)),
-        ({"kind": "late", "what": MS}, Alert("12-0", WINDOW, "late", deadline=AT)),
-        ({"kind": "late", "what": f"{MS}.5"}, Alert("12-0", WINDOW, "late", deadline=AT)),
-        ({"kind": "paused", "what": "2 failed"}, Alert("12-0", WINDOW, "paused", note="2 failed")),
-    ],
-)
-def test_an_alert(said: dict[str, str], expected: Alert) -> None:
-    """Each kind of alert says one thing."""
-    same(ALERTS.read([an_event(**said)]), Alerts([expected], []))
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"kind": "ended", "what": MS},
-        {"kind": "other"},
-        {"what": "failed"},
-        {"what": f"fai1ed {MS} Boom"},
-        {"what": "failed - Boom"},
-        {"at": "soon"},
-        {"at": "-1"},
-        {"window": f"a@{A[:-1]}"},
-        {"kind": "late", "what": f"{MS}x"},
-        {"more": "1"},
-    ],
-)
-def test_what_is_no_alert(said: dict[str, str]) -> None:
-    """It is named, and hides no other."""
-    alerts = ALERTS.read([an_event(**said), an_event()])
-    assert [event for event, _ in alerts.foreign] == ["12-0"]
-    same(alerts.found, [Alert("12-0", WINDOW, "ended", ended=ENDED)])
-
-
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
@@ -231,14 +130,10 @@ def test_what_is_no_alert(said: dict[str, str]) -> None:
          Past(AT + timedelta(seconds=0.25), "failed", AT, AT, AT, 1, 0, "host:order", "w", True)),
         (f"2026-01-01T01:00:00 expired {MS} 0 1000 0 host:1 -",
          Past(AT, "expired", AT, None, AT + HOUR / 3600, 0, 0, "host:1", "", False)),
-        (f"2026-01-01T01:00:00 missed {MS} 0 0 5 host:1 -",
-         Past(AT, "missed", AT, None, AT, 0, 5, "host:1", "", False)),
         (f"2026-01-01T01:00:00 missed {MS} 0 0 0 host:1 -",
          Past(AT, "missed", AT, None, AT, 0, 1, "host:1", "", False)),
         (f"2026-01-01T01:00:00 cancelled {MS} 0 0 5 host:order-1 -",
          Past(AT, "cancelled", AT, None, AT, 0, 5, "host:order-1", "", False)),
-        (f"2026-01-01T01:00:00 cancelled {MS} 0 0 0 host:1 -",
-         Past(AT, "cancelled", AT, None, AT, 0, 0, "host:1", "", False)),
     ],
 )  # fmt: skip
 def test_a_record_of_a_history(record: str, expected: Past) -> None:
@@ -281,87 +176,6 @@ def test_what_could_not_be_read_stays_an_error() -> None:
 
 # ------------------------------------------------------------------------------------------------- definitions
 
-VALUES = {"v": "2", "version": "3", "text": "{}", "mark": "def:3:abc", "since": A, "at": B}
-
-
-def definition(**given: str | None) -> Any:
-    values = {**VALUES, **given}
-    reply = [word for name, value in values.items() if value is not None for word in (name, value)]
-    return definitions.read_definition("key", "name", reply)
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {}),
-        ({"words": '{"by": "ann", "note": "why"}'}, {"by": "ann", "note": "why"}),
-        ({"words": json.dumps({"by": LONG, "note": LONG})}, {"by": LONG[:1000], "note": LONG[:1000]}),
-        ({"words": '{"by": 7}'}, {"by": "7"}),
-        ({"words": "[]"}, {}),
-        ({"words": "{"}, {}),
-        ({"paused": "1"}, {"paused": True}),
-        ({"paused": "0"}, {}),
-        ({"deleted": "1"}, {"deleted": True}),
-    ],
-)
-def test_a_definition(given: dict[str, str], expected: dict[str, Any]) -> None:
-    """A hash is read as what somebody set; who and why are for people, so that a foreign text is none."""
-    same(
-        definition(v=str(VERSION), **given),
-        definitions.StoredDefinition("name", "{}", 3, "def:3:abc", AT, AT + HOUR, **expected),
-    )
-
-
-def test_no_definition() -> None:
-    """There is none, it is a newer version's, or it can't be read: each is something else."""
-    assert definitions.read_definition("key", "name", []) is None
-    newer = definition(v="99")
-    assert isinstance(newer, NewerVersionError)
-    assert "key" in str(newer)
-    assert "99" in str(newer)
-    for given in (
-        {"mark": "def:3:a b"},
-        {"mark": "def:x:a"},
-        {"mark": f"def:3:{'a' * 41}"},
-        {"text": None},
-        {"at": "soon"},
-    ):
-        wrong = definition(v=str(VERSION), **given)
-        assert isinstance(wrong, StoreDataError), given
-        assert str(wrong).startswith("the key 'key' is no definition of a schedule: ")
-
-
-def test_a_definition_that_another_has_changed() -> None:
-    """A change that comes too late, and a pause, say what is there now."""
-    flat = [word for pair in VALUES.items() for word in pair]
-    there = definitions.StoredDefinition("", "{}", 3, "def:3:abc", AT, AT + HOUR)
-    same(SET.read(["conflict", *flat]), Conflict(there))
-    same(definitions._read_pause(["done", *flat]), there)
-    with pytest.raises(ValueError, match=r"^found the mark 'other'$"):
-        SET.read(["conflict", *flat, "mark", "other"])
-
-
-def test_changes() -> None:
-    """Each change of a definition says when, what, who and why."""
-    text = f'3\n{A}\nx\nset\n{{"by": "ann", "note": "why"}}\nbefore'
-    same(decode_changes("key", [text]), [ChangeRecord(3, AT, "set", "ann", "why", "before")])
-    for wrong in ("3", text.replace("set", "s t")):
-        error = decode_changes("key", [text, wrong])
-        assert str(error).startswith("the key 'key' holds what is no change of a schedule: ")
-
-
-def test_orders() -> None:
-    """What somebody ordered is read as it was written, the newest first; a long text is cut."""
-    first, second = orders.Order("run", "a", "ann"), orders.Order("edit", "b", "bob", "n" * 1200, "these")
-    cut = orders.Order("edit", "b", "bob", "n" * 1000, "these")
-    assert json.loads(orders.encode_order(second)) == asdict(cut)
-    reply = [f"call-1 {orders.encode_order(first)}", MS, f"call-2 {json.dumps(asdict(second))}", f"{float(MS) + 1}"]
-    later = AT + timedelta(milliseconds=1)
-    same(orders.decode_orders("key", reply), [orders.OrderRecord(later, cut), orders.OrderRecord(AT, first)])
-    for wrong in ("call", "call {}", 'call {"what": 7}', "call []", f"call {json.dumps({**asdict(first), 'by': 7})}"):
-        (record,) = orders.decode_orders("key", [wrong, MS])
-        assert record.order.note.startswith("the key 'key' holds what is no order: ")
-
 
 def test_numbers() -> None:
     """Names with numbers, whichever protocol the server speaks."""
@@ -374,42 +188,6 @@ def test_numbers() -> None:
 # ------------------------------------------------------------------------------------------------- entries
 
 ENTRY = {"v": str(VERSION), "cursor": C, "born": A, "since": B}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {}),
-        ({"last_done": A}, {"last_done": AT}),
-        ({"paused": "1"}, {"paused": True}),
-        ({"paused": "1", "paused_words": '{"by": "ann", "note": "why"}'},
-         {"paused": True, "paused_by": "ann", "paused_for": "why"}),
-        ({"paused": "1", "paused_words": f'{{"at": {MS}}}'}, {"paused": True, "paused_at": AT}),
-        ({"paused": "1", "paused_words": '{"at": "soon"}'}, {"paused": True}),
-        ({"paused": "0", "paused_words": '{"by": "ann"}'}, {}),
-        ({"refused": "3"}, {"refused": 3}),
-        ({"c:done": "3", "c:failed": "1", "x:done": "2"}, {"counts": {"done": 3, "failed": 1}, "apart": {"done": 2}}),
-        ({f"w:{A}": an_account()}, {"open": {AT: _read_open(an_account())}}),
-        ({"fingerprint": "f"}, {"fingerprint": "f"}),
-        ({"loaders": "b f 1 c g 2"}, {"loaders": {"b": "f", "c": "g"}}),
-        ({"discarded": f"{MS} celery@w 1"}, {"discarded": ("celery@w 1", AT)}),
-        ({"discarded": MS}, {}),
-        ({"late": "4"}, {"late": 4}),
-        ({"deadline": "2500"}, {"deadline": 2.5}),
-        ({"deadline": "-"}, {}),
-        ({"running": A}, {"turn": AT}),
-        ({"limit": LONG}, {"limit": LONG[:1000]}),
-        ({"times": "10 20 30 l50:1"}, {"times": "10 20 30 l50:1"}),
-    ],
-)  # fmt: skip
-def test_an_entry(given: dict[str, str], expected: dict[str, Any]) -> None:
-    """Each field of an entry's hash is read as what it says; one that isn't there is nothing."""
-    said = {"last_done": None, "paused": False, "refused": 0, "counts": {}, "apart": {},
-            "loaders": {}, "key": "key", **expected}  # fmt: skip
-    account = EntryAccount(AT + 2 * HOUR, AT, AT + HOUR, **said)
-    flat = [word for pair in {**ENTRY, **given}.items() for word in pair]
-    same(read_account("key", flat), account)
-    same(read_account("key", {**ENTRY, **given}), account)
 
 
 @pytest.mark.parametrize(
@@ -426,33 +204,6 @@ def test_no_entry(given: dict[str, str], words: str) -> None:
     found = read_account("key", {**ENTRY, **given})
     assert isinstance(found, StoreDataError)
     assert str(found).startswith(words)
-
-
-def test_an_entry_of_another_version() -> None:
-    """A newer version's is said to be that; a hash without a cursor, or without a version, is none of this one's."""
-    newer = read_account("key", {**ENTRY, "v": "99"})
-    assert isinstance(newer, NewerVersionError)
-    assert "99" in str(newer)
-    assert "key" in str(newer)
-    assert read_account("key", {"v": str(VERSION), "refused": "1"}) is None
-    assert read_account("key", []) is None
-
-
-def test_histograms() -> None:
-    """They are read by name, with their sums; of an entry without them each is empty."""
-    account = EntryAccount(AT, AT, AT, None, False, None, 0, {}, {}, times="10 20 30 l50:1 linf:2 q250:3 r5000:4")
-    late = Histogram({50.0: 1, float("inf"): 2}, 10)
-    same(read_times(account), {"late": late, "queued": Histogram({250.0: 3}, 20), "ran": Histogram({5000.0: 4}, 30)})
-    same(read_times(replace(account, times="0 0 0")), dict.fromkeys(("late", "queued", "ran"), Histogram({}, 0)))
-
-
-@pytest.mark.parametrize("text", ["1 2", "1 2 x", "1 2 3 l50", "1 2 3 z50:1", "1 2 3 l50:1 ", "1 2 ٣"])
-def test_histograms_that_cannot_be_read(text: str) -> None:
-    """They are for people: the entry is read all the same, and the command that mends them is named."""
-    times = read_times(EntryAccount(AT, AT, AT, None, False, None, 0, {}, {}, key="once:key", times=text))
-    assert isinstance(times, StoreDataError)
-    assert repr(text) in str(times)
-    assert str(times).endswith("; with HDEL once:key times they begin anew")
 
 
 # ------------------------------------------------------------------------------------------------- the rest
@@ -511,9 +262,7 @@ def test_a_report() -> None:
         ('{"app": "proj"}', "'proj'"),
         ('{"app": "proj", "apart": "redis"}', "'proj' ('redis')"),
         (json.dumps({"app": "a" * 99, "apart": "b" * 199}), f"'{'a' * 64}' ('{'b' * 128}')"),
-        ("{}", None),
         ("[]", None),
-        ('"text"', None),
         ("x", None),
         (None, None),
     ],
@@ -521,3 +270,12 @@ def test_a_report() -> None:
 def test_an_app(text: str | None, app: str | None) -> None:
     """Which app a beat is of is cut; what a stranger wrote is nothing."""
     assert codec.read_app(text) == app
+
+
+@pytest.mark.parametrize("text", ["1 2", "1 2 x", "1 2 3 l50", "1 2 3 z50:1", "1 2 3 l50:1 ", "1 2 ٣"])
+def test_histograms_that_cannot_be_read(text: str) -> None:
+    """They are for people: the entry is read all the same, and the command that mends them is named."""
+    times = read_times(EntryAccount(AT, AT, AT, None, False, None, 0, {}, {}, key="once:key", times=text))
+    assert isinstance(times, StoreDataError)
+    assert repr(text) in str(times)
+    assert str(times).endswith("; with HDEL once:key times they begin anew")
