@@ -60,20 +60,16 @@ UNBEGUN = f"claimed at {AT}, and no worker has begun it"
 
 REASONS = [
     (None, ACCOUNT, "published", "nothing more is known of it"),
-    (seen("published", NEW), None, "published", "nothing more is known of it"),
-    (seen("running", BEGUN), ACCOUNT, "running", f"running since {AT}"),
     (seen("running", OWNED), ACCOUNT, "running", f"running since {AT} on celery@host-7, attempt 2"),
     (seen("waiting", RETRY), ACCOUNT, "waiting", "waits for retry 2"),
     (seen("waiting", RETRY, failure="Boom: 1"), ACCOUNT, "waiting", "waits for retry 2, after Boom: 1"),
     (seen("overdue", BEGUN), ACCOUNT, "overdue", f"began {AT}, and its worker doesn't renew its lease"),
     (seen("waiting", BACK, deadline=NOW + MINUTE), ACCOUNT, "waiting", f"runs again by {LATER}, began {AT}"),
     (seen("overdue", BACK, deadline=NOW, failure="Boom"), ACCOUNT, "overdue", f"{AGAIN}, after Boom"),
-    (seen("overdue", RETRY), ACCOUNT, "overdue", AGAIN),
     (seen("waiting", BACK), ACCOUNT, "waiting", AGAIN),
     (seen("published", NEW), ACCOUNT, "published", UNBEGUN),
     (seen("overdue", NEW), ACCOUNT, "overdue", UNBEGUN),
     (seen("published", QUEUED), ACCOUNT, "published", f"{UNBEGUN}: it is in the queue 'by\\nnight'"),
-    (a_past("failed", "Boom"), ACCOUNT, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (a_past("failed", "Boom"), None, "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (seen("buffered", TURN, waits_for=OTHER), ACCOUNT, "buffered", f"waits for the window of {AT}"),
     (seen("overdue", BEGUN_TURN, waits_for=OTHER), ACCOUNT, "buffered", f"waits for the window of {AT}"),
@@ -89,22 +85,6 @@ def test_each_state_of_a_window(window: WindowSeen | None, account: EntryAccount
     assert why_late(window, account) == (state, why)
     assert state in STATES
     assert why.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("said", "words"),
-    [
-        ({}, "; the entry is paused"),
-        ({"paused_by": "ann"}, "; the entry is paused by ann"),
-        ({"paused_for": "the move"}, "; the entry is paused: the move"),
-        ({"paused_by": "a\x1bnn", "paused_for": "the\nmove"}, r"; the entry is paused by 'a\x1bnn': 'the\nmove'"),
-    ],
-)
-def test_a_paused_entry(said: dict[str, str], words: str) -> None:
-    """Who paused it and why is behind the reason, without what would move a terminal; not where the window ended."""
-    account = an_account(paused=True, **said)
-    assert why_late(seen("running", BEGUN), account) == ("running", f"running since {AT}{words}")
-    assert "paused" not in why_late(a_past("failed", "Boom"), account)[1]
 
 
 @pytest.mark.parametrize(
