@@ -47,36 +47,3 @@ def test_canvas_is_no_task(task: Any, words: str) -> None:
     scheduler.close()
     with pytest.raises(SettingError, match=words):
         Definition.of(task, 60)
-
-
-@pytest.mark.parametrize("canvas", [CHAIN, GROUP])
-def test_canvas_by_add_periodic_task(canvas: Any) -> None:
-    """Celery takes it there for the task of its name, which raises."""
-    CELERY.conf.beat_schedule = {}
-    CELERY.add_periodic_task(60, canvas, name="wrong")
-    scheduler = OnceScheduler(CELERY)
-    scheduler.entries.refresh(scheduler.schedule)
-    assert "which isn't a task" in scheduler.entries.wrong["wrong"]
-    scheduler.close()
-
-
-def test_what_celery_executes_as_a_task_stays() -> None:
-    """The task of a chord sends what that is made of."""
-    CELERY.conf.beat_schedule = {}
-    CELERY.add_periodic_task(60, CHORD, name="good")
-    scheduler = OnceScheduler(CELERY)
-    scheduler.entries.refresh(scheduler.schedule)
-    assert not scheduler.entries.wrong
-    scheduler.close()
-
-
-@pytest.mark.parametrize("when", ["5 minutes", None, [60], object()])
-def test_what_is_no_schedule_is_named(when: object, caplog: pytest.LogCaptureFixture) -> None:
-    entries = {"wrong": when, "good": 60}
-    CELERY.conf.beat_schedule = {name: {"task": "proj.part", "schedule": every} for name, every in entries.items()}
-    scheduler = OnceScheduler(CELERY)
-    assert "good" in scheduler.schedule
-    assert "wrong" not in scheduler.schedule
-    assert "'wrong' is left out: schedule: found" in caplog.text
-    assert "expected seconds, a timedelta or a crontab()" in caplog.text
-    scheduler.close()

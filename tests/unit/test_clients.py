@@ -44,17 +44,12 @@ def arguments(url: str, **options: Any) -> dict[str, Any]:
     ("url", "expected"),
     [
         ("redis://h", {"host": "h"}),
-        ("redis://h:7/3", {"host": "h", "port": 7, "db": 3}),
         ("REDIS://h:7/3", {"host": "h", "port": 7, "db": 3}),
         ("redis://h:7/0?db=4", {"host": "h", "db": 4}),
         ("redis://me:p%40ss@h", {"host": "h", "username": "me", "password": "p@ss"}),
-        ("redis://:p%2Fss@h", {"host": "h", "password": "p/ss"}),
         ("redis://[::1]:7/3", {"host": "::1", "port": 7, "db": 3}),
         ("redis://h?client_name=a%20b", {"client_name": "a b"}),
-        ("redis+socket:///run/r.sock", {"path": "/run/r.sock", "db": 0}),
-        ("redis+socket:///run/r.sock?virtual_host=3", {"path": "/run/r.sock", "db": 3}),
         ("redis+socket://:pw@/run/r.sock?virtual_host=3", {"path": "/run/r.sock", "db": 3, "password": "pw"}),
-        ("rediss://h:7/3", {"host": "h", "port": 7, "db": 3}),
     ],
 )
 def test_a_url_is_read_as_celery_reads_it(url: str, expected: dict[str, Any]) -> None:
@@ -68,15 +63,14 @@ def test_a_client_gives_up_soon() -> None:
     found = arguments("redis://h")
     assert (found["socket_timeout"], found["socket_connect_timeout"]) == (2.0, 2.0)
     assert found["retry"]._retries == 0
-    assert found["decode_responses"] is True
+    if redis.VERSION >= (5,):  # some proxies know no HELLO, which RESP3 begins with
+        assert [int(arguments(url)["protocol"]) for url in ("redis://h", "redis://h?protocol=3")] == [2, 3]
 
 
 @pytest.mark.parametrize(
     ("url", "options"),
     [
         ("redis://:old@h:7/3?socket_timeout=9", {"socket_timeout": 1.5}),
-        ("redis://:old@h:7/3", {"password": "new"}),
-        ("redis://h:7/3", {"db": 5}),
         ("sentinel://:old@a/3;sentinel://b", {"master_name": "m", "password": "new", "db": 5}),
     ],
 )
@@ -93,8 +87,6 @@ PROVIDER = "apps.credentials.Provider"
     ("url", "options"),
     [
         (f"redis://me:pw@h?credential_provider={PROVIDER}", {}),
-        (f"rediss://h?credential_provider={PROVIDER}", {"username": "me", "password": "pw"}),
-        (f"redis+socket://:pw@/run/r.sock?credential_provider={PROVIDER}", {}),
         (f"sentinel://me:pw@a?credential_provider={PROVIDER};sentinel://b", {"master_name": "m"}),
         ("redis://me:pw@h", {"credential_provider": PROVIDER}),
         ("redis://me:pw@h", {"credential_provider": Provider()}),
@@ -112,11 +104,9 @@ def test_a_credential_provider_goes_before_user_and_password(url: str, options: 
     ("options", "words"),
     [
         ({"credential_provider": "apps.credentials.Nothing"}, r"Nothing'.*expected the name of a class"),
-        ({"credential_provider": "no.such.module.Class"}, r"ModuleNotFoundError.*expected"),
         ({"credential_provider": "apps.credentials.NoProvider"}, "found NoProvider, expected"),
         ({"credential_provider": "apps.credentials.Unmade"}, r"RuntimeError: no region.*me:\*\*\*@"),
         ({"credential_provider": "apps.credentials.ExitsUnmade"}, r"SystemExit: 3; expected the name of a class"),
-        ({"credential_provider": 7}, "found int, expected"),
     ],
 )
 def test_whatever_fails_while_a_client_is_made_is_the_settings_error(
@@ -129,11 +119,7 @@ def test_whatever_fails_while_a_client_is_made_is_the_settings_error(
 
 
 @pytest.mark.parametrize(
-    ("provider", "words"),
-    [
-        ("Away", r"LookupError: the service of tokens is away.*me:\*\*\*@"),
-        ("Exits", r"SystemExit\('no token of .*me:\*\*\*@"),
-    ],
+    ("provider", "words"), [("Away", r"LookupError: the .*me:\*\*\*@"), ("Exits", r"SystemExit\('no .*me:\*\*\*@")]
 )
 def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str, provider: str, words: str) -> None:
     """Its service may be back in a moment; it can't end the process."""
@@ -144,18 +130,10 @@ def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str, provider:
     store.close()
 
 
-@pytest.mark.parametrize(("url", "protocol"), [("redis://h", 2), ("redis://h?protocol=3", 3), ("sentinel://a", 2)])
-def test_resp2_is_spoken_where_nothing_else_is_said(url: str, protocol: int) -> None:
-    """Some proxies know no HELLO, which RESP3 begins with; redis-py before 5 knows no RESP3."""
-    if redis.VERSION >= (5,):
-        assert int(arguments(url, master_name="m")["protocol"]) == protocol
-
-
 def test_sentinels_are_all_asked_for_the_master() -> None:
     """Celery's list of sentinels, with the name of their master; the database is the first one's."""
-    client = client_of(
-        "sentinel://me:pw@a:1/4;sentinel://b;sentinel://c:3", master_name="m", sentinel_kwargs={"password": "s"}
-    )
+    url, given = "sentinel://me:pw@a:1/4;sentinel://b;sentinel://c:3", {"password": "s"}
+    client = client_of(url, master_name="m", sentinel_kwargs=given)
     pool = client.connection_pool
     assert isinstance(pool, SentinelConnectionPool)
     assert pool.service_name == "m"
@@ -179,10 +157,8 @@ def test_sentinels_without_a_masters_name_are_an_error() -> None:
     ("url", "options"),
     [
         ("redis://h:port/0", {}),
-        ("redis://h:99999999/0", {}),
         ("redis://h?socket_timeout=soon", {}),
         ("sentinel://a:port;sentinel://b", {"master_name": "m"}),
-        ("sentinel://a/db;sentinel://b", {"master_name": "m"}),
         (f"redis://:{SECRET}/with/slashes@h:1/0", {}),
         (f"redis://me:{SECRET}#hash@h:1/0", {}),
     ],
@@ -201,7 +177,6 @@ OF_SENTINELS = {"master_name": "m", "sentinel_kwargs": {"password": f"{SECRET}-o
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [
-        ("redis://:{0}@127.0.0.1:{1}", {}, "127.0.0.1"),
         ("redis+cluster://:{0}@127.0.0.1:{1}", {}, "127.0.0.1"),
         # Some releases of redis-py print each sentinel's client, with all of its options, in this error.
         ("sentinel://:{0}@127.0.0.1:{1};sentinel://127.0.0.1:{1}", OF_SENTINELS, "No master found for 'm'"),
@@ -233,14 +208,6 @@ def test_tls_requirements_are_read_in_either_style(written: str, of_url: bool) -
     connection = client.connection_pool.make_connection()
     assert isinstance(connection, redis.SSLConnection)
     assert (connection.cert_reqs, connection.ca_certs) == (expected, "/ca.pem")
-
-
-@pytest.mark.parametrize("url", ["redis://h", "rediss://h", "redis+socket:///run/r.sock", "sentinel://a;sentinel://b"])
-def test_options_win_over_the_defaults(url: str) -> None:
-    """once_beat_redis_options has the last word."""
-    found = arguments(url, master_name="m", socket_timeout=7, client_name="c")
-    assert (found["socket_timeout"], found["client_name"]) == (7, "c")
-    assert found.get("socket_connect_timeout", 2.0) == 2.0  # redis-py before 5 has none for a Unix socket
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "sentinel://127.0.0.1:1"])

@@ -1,12 +1,15 @@
-"""Names in the store: what they are made of, and what can be read from them."""
+"""Names in the store: what they are made of, what can be read from them, and the hash that they are made by."""
 
 from __future__ import annotations
 
+import ast
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
+import celery_once_beat
 from celery_once_beat import identity
 
 
@@ -27,11 +30,6 @@ def test_an_execution_is_one_of_its_delivery() -> None:
     assert identity.host_of(execution) == "w_1@host"
 
 
-def test_a_delivery_to_nobody_known_has_a_name() -> None:
-    """A request without a host name is another tool's."""
-    assert identity.host_of(identity.delivery_name(None)) == "?"
-
-
 def test_workers_are_told_apart() -> None:
     """Whatever their users call them."""
     names = ("mail:1@host", "mail:2@host", "mail/2@host")
@@ -45,3 +43,28 @@ def test_a_beat_is_asked_for_by_its_host_or_its_name() -> None:
     assert identity.is_of("box:12:ab", "box")
     assert identity.is_of("box:12:ab", "box:12:ab")
     assert not identity.is_of("box2:12:ab", "box")
+
+
+# -- digests
+
+#: What may be used of hashlib: SHA-1 names a script for Redis, and is said to guard nothing.
+ALLOWED = {"identity.py": {"sha256"}, "store/scripts.py": {"sha1"}}
+#: Of hmac's keyword.
+HMAC = {"web/board/forms.py": {"sha256"}, "web/board/guard.py": {"sha256"}}
+
+
+def test_no_other_hash() -> None:
+    """A hash that FIPS mode lacks (BLAKE2, MD5; UUIDs of version 3 and 5) is used nowhere."""
+    root = Path(celery_once_beat.__file__).parent
+    found: dict[str, set[str]] = {}
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case (
+                    ast.Attribute(value=ast.Name("hashlib"), attr=name)
+                    | ast.Attribute(value=ast.Name("uuid"), attr="uuid3" | "uuid5" as name)
+                ):
+                    found.setdefault(path.relative_to(root).as_posix(), set()).add(name)
+                case ast.ImportFrom(module="hashlib" | "_hashlib" | "_blake2"):
+                    raise AssertionError(f"{path}: import hashlib itself")
+    assert found == ALLOWED | HMAC

@@ -1,16 +1,22 @@
-"""Settings: read from an app's conf once, each validated, a wrong one named."""
+"""Settings: read from an app's conf once, each validated, a wrong one named, and documented."""
 
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import ssl
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import settings_page
 from celery import Celery
+from celery.bin.celery import celery as command
+from click.testing import CliRunner
 
 from celery_once_beat.errors import SettingError
+from celery_once_beat.options import TASK_CHECKS, TaskOptions
 from celery_once_beat.settings import Settings
 from celery_once_beat.wording import shown
 
@@ -79,15 +85,8 @@ def test_a_setting_has_its_documented_default(name: str, default: Any) -> None:
 def test_the_table_names_every_setting() -> None:
     """No setting is without a test; the two about Redis, the board's links and what holds a password have their own."""
     names = {f.name for f in dataclasses.fields(Settings)}
-    assert names == {row[0] for row in TABLE} | {
-        "redis_url",
-        "redis_options",
-        "board_links",
-        "limits",
-        "effects_url",
-    } | {
-        "cron_starting_deadline"  # Celery's own
-    }
+    apart = {"redis_url", "redis_options", "board_links", "limits", "effects_url"}
+    assert names == {row[0] for row in TABLE} | apart | {"cron_starting_deadline"}  # the last one is Celery's own
 
 
 @pytest.mark.parametrize(
@@ -96,10 +95,7 @@ def test_the_table_names_every_setting() -> None:
         ([("reports", 3)], "once_beat_limits: found .*, expected a dict of names and numbers of slots"),
         ({"reports": 0}, r"once_beat_limits\['reports'\]: found 0, expected a whole number, at least 1"),
         ({"reports": True}, r"once_beat_limits\['reports'\]: found True"),
-        ({"reports": "3"}, r"once_beat_limits\['reports'\]: found '3'"),
         ({"a b": 1}, "once_beat_limits, a name: found 'a b', expected 1 to 64 letters"),
-        ({"{a}": 1}, "once_beat_limits, a name"),
-        ({"": 1}, "once_beat_limits, a name"),
         ({"x" * 65: 1}, "once_beat_limits, a name"),
         ({3: 1}, "once_beat_limits, a name: found 3"),
     ],
@@ -126,16 +122,12 @@ def test_the_url_of_effects() -> None:
     [
         ("https://flower.example", "a dict of names and URLs"),
         ({"x": None}, "a dict of names and URLs"),
-        ({1: "https://x.example"}, "a dict of names and URLs"),
         ({"x": "javascript:alert({entry})"}, "http:// or https://"),
         ({"x": "//x.example/{entry}"}, "http:// or https://"),
-        ({"x": "HTTPS:x.example"}, "http:// or https://"),
         ({"x": "https://{entry}.example/"}, "a host without a field in it"),
-        ({"x": "https://x.example{entry}/"}, "a host without a field in it"),
         ({"x": "https://x.example/\n{entry}"}, "a host without a field in it"),
         ({"x": "https://x.example/{taskid}"}, "did you mean task_id?"),
         ({"x": "https://x.example/{task_id"}, "fields of attempt, beat, begun"),
-        ({"x": "https://x.example/{}"}, "fields of attempt, beat, begun"),
         ({"x": "https://x.example/{entry.__class__}"}, "fields of attempt, beat, begun"),
     ],
 )
@@ -144,12 +136,6 @@ def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -
     with pytest.raises(SettingError, match="once_beat_board_links") as caught:
         read(once_beat_board_links=links)
     assert expected in str(caught.value)
-
-
-def test_a_wrong_time_zone_is_named() -> None:
-    """It is Celery's setting; else each entry would say it."""
-    with pytest.raises(SettingError, match="timezone: found 'Europe/Berlni', expected the name of a time zone"):
-        read(timezone="Europe/Berlni")
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=map(repr, WRONG))
@@ -176,28 +162,10 @@ def test_the_heartbeat_file_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert read().heartbeat_file is None
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("once_beat_leese", "once_beat_lease"), ("once_beat_key_prefx", "once_beat_key_prefix")]
-)
-def test_a_misspelt_setting_is_an_error_with_a_hint(name: str, hint: str) -> None:
-    """A misspelt name would otherwise be silence."""
-    with pytest.raises(SettingError, match=f"{name}.*{hint}"):
-        read(**{name: 5})
-
-
 # -- namespaces
 
 
 OTHERS = {"CELERY_BROKER_URL": REDIS, "BILLING_ONCE_BEAT_REPORTS": True, "ONCE_BEAT_LEASE": 99}
-
-
-@pytest.mark.parametrize("name", ["once_beat_publish_without_store", "once_beat_run_without_store"])
-def test_a_setting_that_is_gone_says_what_to_do(name: str) -> None:
-    """By its name, with what happens instead."""
-    with pytest.raises(
-        SettingError, match=f"^{name}: there is no such setting any more, remove it; while Redis is away"
-    ):
-        read(broker_url=REDIS, **{name: True})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +176,8 @@ def test_a_setting_that_is_gone_says_what_to_do(name: str) -> None:
         ("CELERY", {**OTHERS, "CELERY_ONCE_BEAT_LEESE": 7}, r"CELERY_ONCE_BEAT_LEESE: .*mean CELERY_ONCE_BEAT_LEASE\?"),
         ("CELERY", {**OTHERS, "CELERY_ONCE_BEAT_LEASE": "7"}, "once_beat_lease: found '7', expected a number"),
         (None, {"broker_url": REDIS, "once_beat_lease": 7}, (7.0, "once:")),
+        (None, {"broker_url": REDIS, "once_beat_leese": 5}, "once_beat_leese: .*did you mean once_beat_lease"),
+        (None, {"broker_url": REDIS, "once_beat_run_without_store": 1}, "no such setting any more, .*while Redis is"),
         (None, {"BROKER_URL": REDIS, "ONCE_BEAT_LEASE": 7}, r"ONCE_BEAT_LEASE: .*did you mean once_beat_lease\?"),
     ],
 )
@@ -232,13 +202,9 @@ def test_beats_starting_deadline_is_no_grace() -> None:
     assert (settings.grace, settings.cron_starting_deadline) == (None, 120.0)
     with pytest.raises(SettingError, match="once_beat_cron_starting_deadline: there is no such setting"):
         read(once_beat_cron_starting_deadline=120)
-
-
-@pytest.mark.parametrize("value", ["soon", [], -5])
-def test_a_wrong_starting_deadline_is_named(value: Any) -> None:
-    """It comes from another's setting; the error says from which."""
-    with pytest.raises(SettingError, match="beat_cron_starting_deadline"):
-        read(beat_cron_starting_deadline=value)
+    for wrong in ("soon", [], -5):
+        with pytest.raises(SettingError, match="beat_cron_starting_deadline"):
+            read(beat_cron_starting_deadline=wrong)
 
 
 # -- where Redis is found
@@ -266,13 +232,9 @@ OF_BACKEND = {"broker_url": "amqp://guest@b//", "result_backend": "redis://r:1/0
         ({"broker_read_url": "redis://r:1/0", "broker_write_url": "redis://w:1/0"}, "redis://w:1/0", {}),
         # What is needed to find the same master; a broker's URLs may be a list.
         (
-            {"broker_url": ";".join(SENTINELS), "broker_transport_options": {
+            {"broker_url": SENTINELS, "broker_transport_options": {
                 "master_name": "m", "sentinel_kwargs": {"password": SECRET}, "visibility_timeout": 60}},
             ";".join(SENTINELS), {"master_name": "m", "sentinel_kwargs": {"password": SECRET}},
-        ),
-        (
-            {"broker_url": SENTINELS, "broker_transport_options": {"master_name": "m"}},
-            ";".join(SENTINELS), {"master_name": "m"},
         ),
         # Two servers that know nothing of each other can't coordinate.
         ({"broker_url": FAILOVER, "result_backend": "redis://r:1/0"}, "redis://r:1/0", {}),
@@ -283,7 +245,6 @@ OF_BACKEND = {"broker_url": "amqp://guest@b//", "result_backend": "redis://r:1/0
             REDIS, {"master_name": "mine", "client_name": "c", "socket_timeout": 1},
         ),
         ({"broker_use_ssl": TLS}, REDIS, {"ssl": True, **TLS}),
-        ({"broker_use_ssl": True}, REDIS, {"ssl": True}),
         ({"broker_use_ssl": False}, REDIS, {}),
         # The backend's own, and not the broker's.
         (
@@ -304,11 +265,8 @@ def test_where_redis_is_found(conf: dict[str, Any], url: str, options: dict[str,
     "conf",
     [
         {"broker_url": f"amqp://me:{SECRET}@b//"},
-        {"broker_url": f"amqp://me:{SECRET}@b//;amqp://me:{SECRET}@c//"},
         {"broker_url": f"amqp://me:{SECRET}@b//", "result_backend": f"db+postgresql://me:{SECRET}@d/x"},
-        {"broker_url": f" redis://:{SECRET}@b/0"},
         {"broker_url": "memory://"},
-        {"broker_url": None},
         {"broker_url": FAILOVER},
     ],
 )
@@ -325,15 +283,11 @@ def test_without_any_redis_the_error_says_what_to_set(conf: dict[str, Any]) -> N
     "url",
     [
         f"http://me:{SECRET}@h:1/0",
-        f"amqp://me:{SECRET}@h:1//",
-        f"//me:{SECRET}@h",
         f"me:{SECRET}@h",
         f"redis:/me:{SECRET}@h",
         f"sentinels://:{SECRET}@a:1;sentinels://:{SECRET}@b:1",
         "",
-        "localhost",
         5,
-        ["redis://h"],
         {"url": f"redis://:{SECRET}@h"},
     ],
 )
@@ -348,17 +302,6 @@ def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
     assert text.startswith("once_beat_redis_url: found ")
     assert "redis+cluster" in text
     assert SECRET not in text
-
-
-def test_no_password_is_shown_by_a_settings_repr() -> None:
-    """Settings stand in logs and tracebacks; what may hold a secret doesn't."""
-    settings = read(
-        once_beat_redis_url=f"redis://me:{SECRET}@h:1/0",
-        once_beat_redis_options={"password": SECRET, "sentinel_kwargs": {"password": SECRET}},
-    )
-    assert SECRET in settings.redis_url
-    assert SECRET not in repr(settings)
-    assert SECRET not in str(settings)
 
 
 PROVIDER = "proj.Provider"
@@ -390,13 +333,10 @@ def test_the_result_backends_user_is_read_as_celery_reads_it(url: str, conf: Any
         ({"result_backend_transport_options": {"global_keyprefix": "shop_"}}, "shop_once:"),
         ({"broker_transport_options": {"global_keyprefix": "{shop} "}}, "_shop__once:"),
         ({"broker_transport_options": {"global_keyprefix": "{shop}:"}}, "{shop}:once:"),
-        ({"broker_transport_options": {"global_keyprefix": "{}a{b}"}}, "__a_b_once:"),
         ({"broker_url": "amqp://u:p@h//"}, "once:"),
-        ({"broker_url": "amqp://u:p@h"}, "once:"),
         ({"broker_url": "amqp://u:p@h/shop;amqp://u:p@h2/shop"}, "shop:once:"),
         ({"broker_url": ["pyamqp://h/%2Fshop"]}, "/shop:once:"),
         ({"broker_url": "amqp://h/shop", "broker_transport_options": {"global_keyprefix": "a:"}}, "a:once:"),
-        ({"broker_url": "redis://h/3"}, "once:"),
         ({"broker_url": "amqp://h:port/shop", "once_beat_redis_url": "redis://h"}, "once:"),
         ({"broker_url": "amqp://h/shop", "once_beat_key_prefix": "once:"}, "once:"),
     ],
@@ -406,3 +346,69 @@ def test_what_keeps_apps_apart_keeps_their_windows_apart(conf: dict[str, Any], p
     app = Celery("proj", set_as_current=False)
     app.conf.update(result_backend="redis://h/1", **conf)
     assert Settings.from_app(app).key_prefix == prefix
+
+
+def test_a_wrong_time_zone_is_named() -> None:
+    """It is Celery's setting; else each entry would say it."""
+    with pytest.raises(SettingError, match="timezone: found 'Europe/Berlni', expected the name of a time zone"):
+        read(timezone="Europe/Berlni")
+
+
+# -- app.conf
+
+DERIVED = {"redis_url", "redis_options", "key_prefix", "heartbeat_file"}
+
+
+class _Django:
+    CELERY_BROKER_URL = "redis://localhost"
+    CELERY_ONCE_BEAT_LEASE = 7
+    ONCE_BEAT_GRACE = 5
+    CELERY_BEAT_CRON_STARTING_DEADLINE = 120
+
+
+def app_of(source: Any = None, namespace: str | None = None) -> Celery:
+    app = Celery("tests", set_as_current=False)
+    if source is not None:
+        app.config_from_object(source, namespace=namespace)
+    return app
+
+
+@pytest.mark.parametrize(("source", "namespace"), [(None, None), (_Django, "CELERY")])
+def test_an_unset_setting_can_be_read(source: Any, namespace: str | None) -> None:
+    """It is the default, None where that follows the app's other settings; one that is set is what was set."""
+    conf = app_of(source, namespace).conf
+    assert conf.once_beat_lease == (7 if source else 30.0)
+    assert conf.once_beat_max_attempts == 3
+    assert {conf[f"once_beat_{name}"] for name in DERIVED} == {None}
+    ours = {f.name for f in fields(Settings)} - {"cron_starting_deadline"}  # that one is Celery's
+    assert {f.name for f in fields(Settings) if f"once_beat_{f.name}" in conf} == ours
+    with pytest.raises(AttributeError):
+        _ = conf.once_beat_leese
+
+
+def test_reports_and_pickles_have_what_was_set() -> None:
+    """``celery report`` and an app that is pickled have no line of ours but those that the app has set."""
+    app = app_of()
+    app.conf.update(broker_url="redis://localhost", once_beat_lease=7)
+    app.set_current()
+    shown = CliRunner().invoke(command, ["report"], obj=None)
+    for text in (app.conf.humanize(), app.bugreport(), shown.output):
+        assert text.count("once_beat") <= 1, text
+    assert "once_beat_lease: 7" in app.conf.humanize()
+    assert pickle.loads(pickle.dumps(app)).conf.once_beat_lease == 7
+
+
+# -- the page of settings
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    """If it isn't: python tests/settings_page.py writes it."""
+    page = settings_page.PAGE.read_text()
+    assert settings_page.fill(page) == page
+
+
+def test_attributes_of_tasks() -> None:
+    """Type checkers know each; all are unset by default, so that the app's setting counts."""
+    attributes = {name: value for name, value in vars(TaskOptions).items() if name.startswith("once_")}
+    assert set(attributes) == set(TASK_CHECKS)
+    assert set(attributes.values()) == {None}
