@@ -16,7 +16,7 @@ from kombu.message import Message
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
-from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.windows import decode_headers, encode_call, encode_headers, find_headers
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.base import ask_until_answered, is_death
@@ -39,14 +39,10 @@ def work() -> None:
     ("options", "seconds"),
     [
         ({}, 0.0),
-        ({"countdown": None}, 0.0),
         ({"countdown": 90}, 90.0),
-        ({"countdown": -3}, 0.0),
         ({"eta": NOW + HOUR}, 3600.0),
         ({"eta": (NOW + HOUR).replace(tzinfo=None)}, 3600.0),
         ({"eta": (NOW + HOUR).isoformat()}, 3600.0),
-        ({"eta": (NOW + HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")}, 3600.0),
-        ({"eta": (NOW + HOUR).astimezone(timezone(timedelta(hours=9)))}, 3600.0),
         ({"eta": NOW - HOUR}, 0.0),
         ({"eta": NOW + HOUR, "countdown": 5}, 3600.0),
     ],
@@ -98,14 +94,16 @@ def test_how_long_a_message_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_eager_run_has_its_own_request() -> None:
-    """With its id and its retries, as a plain task's; a call of the task within it is a direct one."""
+    """With its id, its retries and one window, as a plain task's; a call of the task within it is a direct one."""
     seen: list[tuple[str | None, int]] = []
+    windows = set()
     with Celery("tests", broker="memory://", set_as_current=False, task_cls=OnceTask) as app:
 
         @app.task(bind=True, max_retries=3, shared=False)
         def flaky(self, nested: bool = False) -> str:
             if nested:
                 return "nested"
+            windows.add(self.window)
             assert self(nested=True) == "nested"
             seen.append((self.request.id, self.request.retries))
             if self.request.retries < 2:
@@ -115,6 +113,7 @@ def test_an_eager_run_has_its_own_request() -> None:
         result = flaky.apply()
     assert (result.state, result.get()) == ("SUCCESS", "done")
     assert seen == [(result.id, 0), (result.id, 1), (result.id, 2)]
+    assert len(windows) == 1
 
 
 # ------------------------------------------------------------------------------------------- calls without a window
@@ -159,8 +158,6 @@ def test_another_calls_header_isnt_believed(app: Celery) -> None:
         (header, "parent", NOW - HOUR),
         (header, "child", NOW),
         ({"once_call": "yesterday"}, "parent", NOW),
-        ({"once_call": "9" * 27 + " parent"}, "parent", NOW),
-        ({"once_call": 7}, "parent", NOW),
         (None, "parent", NOW),
     ):
         for fields in ({**(headers or {}), "headers": None}, {"headers": headers}):
@@ -181,13 +178,6 @@ def raise_in(module: str) -> None:
 
 def from_handler() -> None:
     raise_in("celery.apps.worker")
-
-
-def wrapped() -> None:
-    try:
-        from_handler()
-    except NotImplementedError as exc:
-        raise LookupError("mine") from exc
 
 
 def hidden() -> None:
@@ -222,16 +212,6 @@ def test_what_is_raised_from_outside_while_the_store_is_away() -> None:
     assert len(said) == 1
 
 
-class OddError(Exception):
-    """It has something by the name that a group's members have."""
-
-    exceptions = None
-
-
-def odd() -> None:
-    raise OddError
-
-
 def chained() -> None:
     """As a long row of handlers does in which the next one raises."""
     error = LookupError("first")
@@ -241,18 +221,12 @@ def chained() -> None:
     raise error
 
 
-@pytest.mark.parametrize(
-    ("body", "death"),
-    [
-        (from_handler, True), (wrapped, True), (hidden, True), (leaves, True), (own, False), (odd, False),
-        (chained, False),
-    ],
-)  # fmt: skip
-def test_what_is_no_end_of_a_body(body: Callable[[], None], death: bool) -> None:
+@pytest.mark.parametrize("body", [from_handler, hidden, leaves, own, chained])
+def test_what_is_no_end_of_a_body(body: Callable[[], None]) -> None:
     """What Celery's handler of a signal raises within a body ends the worker, whatever the body makes of it."""
     with pytest.raises(BaseException) as caught:  # noqa: PT011  # each
         body()
-    assert is_death(caught.value) is death
+    assert is_death(caught.value) is (body in (from_handler, hidden, leaves))
 
 
 # -------------------------------------------------------------------------------------------- the task's Request
@@ -288,35 +262,16 @@ def test_a_request_class_of_the_tasks_own(theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "named"),
-    [
-        ({}, False),
-        (WINDOW_HEADERS, True),
-        ({"headers": WINDOW_HEADERS}, True),
-        ({"once_start": "lost its entry"}, True),
-    ],
+    ("headers", "named"), [({}, False), ({"headers": WINDOW_HEADERS}, True), ({"once_start": "lost its entry"}, True)]
 )
-def test_a_delivery_is_named_for_a_window_only(headers: dict[str, Any], named: bool) -> None:
+def test_a_delivery_is_named_for_a_window_only(app: Celery, headers: dict[str, Any], named: bool) -> None:
     """A message without a window goes to the child as it came."""
-    with Celery("tests", broker="memory://", set_as_current=False) as app:
-        task = app.task(work, name="proj.task", shared=False, base=OnceTask)
-        message = Message(
-            b"[[], {}, {}]",
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers={"id": "1", "task": task.name, **headers},
-        )
-        request = OnceRequest(message, hostname="one@host", app=app)
+    task = app.task(work, name="proj.task", shared=False)
+    given = {"id": "1", "task": task.name, **headers}
+    message = Message(b"[[], {}, {}]", content_type="application/json", content_encoding="utf-8", headers=given)
+    request = OnceRequest(message, hostname="one@host", app=app)
     assert request.request_dict.get(DELIVERY, "").startswith("one@host:") is named
     assert named or not any(name.startswith("once_") for name in request.request_dict)
-
-
-def test_a_request_class_that_cannot_be_combined() -> None:
-    """The worker's start says what to do."""
-    with Celery("tests", broker="memory://", set_as_current=False) as app:
-        task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
-        with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.worker.request"):
-            request_class(task)
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -330,21 +285,6 @@ def test_the_windows_headers_survive_a_retry(app: Celery, nested: bool) -> None:
     headers = task.signature_from_request(Context(message), retries=1).options["headers"]
     assert decode_headers(find_headers(headers)) == window
     assert ("trace" in headers) == nested
-
-
-def test_the_retries_of_a_call_have_its_window(app: Celery) -> None:
-    """Eagerly too: so apply_once(window=self.window) means the same in each."""
-    seen = []
-
-    @app.task(bind=True, max_retries=3, shared=False)
-    def flaky(self: Any) -> None:
-        seen.append(self.window)
-        if self.request.retries < 2:
-            raise self.retry(countdown=0)
-
-    flaky.apply()
-    assert len(seen) == 3
-    assert len({*seen}) == 1
 
 
 def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:

@@ -15,54 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SUITE = """\
 import pytest
-from celery import Celery
-from celery_once_beat import OnceTask, once
-from celery_once_beat.testing import window
-
-app = Celery("proj", broker="redis://127.0.0.1:1/0", task_cls=OnceTask)
-app.conf.task_always_eager = True
-sent = []
-
-
-@app.task(bind=True)
-def mail(self, user):
-    sent.append((user, self.window.start.day))
-
-
-@app.task(bind=True)
-def report(self):
-    for user in ("ann", "bob"):
-        mail.apply_once((user,), key=user, window=self.window)
-    return self.window.attempt
-
-
-@pytest.mark.parametrize("day", [21, 22])
-def test_both(once_store, once_window, day):
-    sent.clear()
-    once_window(report, window("nightly", f"2026-11-{day}T02:00Z"))
-    report()
-    again = once_window(report, window("nightly", f"2026-11-{day}T02:00Z", attempt=2))
-    assert report() == again.attempt == 2
-    assert sent == [("ann", day), ("bob", day)]
-
-
-def test_each_alone(once_window):
-    sent.clear()
-    once_window(report, window("nightly", "2026-11-21T02:00Z"))
-    report()
-    assert sent == [("ann", 21), ("bob", 21)]
+from celery_once_beat import once
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_an_empty_store(once_store, number):
-    assert once_store.url.startswith("redis+socket:///")
-    with once("report", every="366d", url=once_store.url) as first, once("report", every="366d", app=app) as second:
-        assert first is not None
-        assert second is None
-
-
-def test_without():
-    assert not report.window.scheduled
+    for first in (True, False):
+        with once("report", every="366d", url=once_store.url) as window:
+            assert (window is not None) == first
 """
 UNUSED = """\
 import sys
@@ -106,11 +66,10 @@ def test_pytest_finds_it() -> None:
 
 @pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
 def test_the_fixtures(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Each test has an empty store, and a window to its end; also where several processes run them."""
-    assert "8 passed" in run(tmp_path, SUITE, *options)
+    """Each test has an empty store; also where several processes run them."""
+    assert "4 passed" in run(tmp_path, SUITE, *options)
 
 
 def test_a_suite_that_uses_none(tmp_path: Path) -> None:
     """It imports this module and nothing that it stands on, and needs no app."""
     assert "1 passed" in run(tmp_path, UNUSED)
-    assert "once_window(task, window)" in run(tmp_path, UNUSED, "--fixtures")

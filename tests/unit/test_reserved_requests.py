@@ -74,16 +74,15 @@ def test_which_messages_take_one_token_of_a_rate_limit(headers: dict[str, Any], 
     assert (name({}) == name(headers)) is copy
 
 
-def test_a_new_connection_empties_the_buckets() -> None:
-    """What waited for a token comes once more then, and takes it: nothing has run for the first copy."""
-    held: list[Any] = []
-    hooks = {"_limit_task": print, "_limit_post_eta": print, "_schedule_bucket_request": lambda _: None}
-    consumer = SimpleNamespace(connection=1, **hooks)
-    limit_windows(consumer, lambda request: request)
-    for connection in (1, 1, 2, 2):
-        consumer.connection = connection
-        consumer._limit_task("one", SimpleNamespace(add=held.append), 1)
-    assert held == [["one", 1], ["one", 0], ["one", 1], ["one", 0]]
+def test_a_message_without_a_window_is_the_bases_alone() -> None:
+    """Nothing else of it is read: tests of other people's have messages that are mocks."""
+    headers = {"id": "one", "task": "plain", "argsrepr": "", "kwargsrepr": ""}
+    message = Mock(headers=headers, content_type="application/json", payload=([], {}, {}))
+    message.properties.get.return_value = None
+    made = OnceRequest(message, app=Mock(), task=Mock(), hostname="here")
+    assert DELIVERY not in made.request_dict
+    message = Mock(headers={**headers, **HEADERS}, delivery_info={}, properties={}, payload=([], {}, {}))
+    assert DELIVERY in OnceRequest(message, app=Mock(), task=Mock(once_limit="one")).request_dict
 
 
 def test_a_copy_with_a_countdown_takes_no_token() -> None:
@@ -108,17 +107,13 @@ def test_a_copy_with_a_countdown_takes_no_token() -> None:
     assert len(less) == 3, "each of ours counts no more among what waits for its time"
 
 
-def test_a_request_that_is_not_ours() -> None:
-    """The task of another base, in the same worker."""
-    assert read(HEADERS, Request) is None
-
-
-def test_a_message_without_a_window_is_the_bases_alone() -> None:
-    """Nothing else of it is read: tests of other people's have messages that are mocks."""
-    headers = {"id": "one", "task": "plain", "argsrepr": "", "kwargsrepr": ""}
-    message = Mock(headers=headers, content_type="application/json", payload=([], {}, {}))
-    message.properties.get.return_value = None
-    made = OnceRequest(message, app=Mock(), task=Mock(), hostname="here")
-    assert DELIVERY not in made.request_dict
-    message = Mock(headers={**headers, **HEADERS}, delivery_info={}, properties={}, payload=([], {}, {}))
-    assert DELIVERY in OnceRequest(message, app=Mock(), task=Mock(once_limit="one")).request_dict
+def test_a_new_connection_empties_the_buckets() -> None:
+    """What waited for a token comes once more then, and takes it: nothing has run for the first copy."""
+    held: list[Any] = []
+    hooks = {"_limit_task": print, "_limit_post_eta": print, "_schedule_bucket_request": lambda _: None}
+    consumer = SimpleNamespace(connection=1, **hooks)
+    limit_windows(consumer, lambda request: request)
+    for connection in (1, 1, 2, 2):
+        consumer.connection = connection
+        consumer._limit_task("one", SimpleNamespace(add=held.append), 1)
+    assert held == [["one", 1], ["one", 0], ["one", 1], ["one", 0]]

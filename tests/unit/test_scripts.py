@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import celery_once_beat
 from celery_once_beat import features
-from celery_once_beat.features import FEATURES
-from celery_once_beat.lookup.reading import read_report
 from celery_once_beat.outcomes import COUNTED, ENDED_BY_RULE
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Store, codec, scripts
-from celery_once_beat.store.model import BeatReport
+from celery_once_beat.store import Store, scripts
 from celery_once_beat.windows import WindowKey, format_instant
 
 PACKAGE = Path(celery_once_beat.__file__).parent
@@ -26,7 +21,6 @@ FILES = {str(path.relative_to(PACKAGE))[:-4]: path.read_text() for path in sorte
 VERBS = {verb.name: verb for verb in scripts.all_verbs()}
 #: As celery_once_beat.features lists them.
 HOOKS = set(re.findall(r"``(\w+)\(", (features.__doc__ or "").partition("In Python")[0]))
-REPORT = BeatReport(offset=0.25, lag=1.5, entries=3, untracked=1, version="1.0")
 
 
 def names(text: str) -> set[str]:
@@ -82,13 +76,6 @@ def test_the_head_of_a_command_is_kept() -> None:
     assert not new._heads
 
 
-@pytest.mark.parametrize("given", [{}, {"paused": True, "until": 5}, {"until": 5}])
-def test_arguments_are_given_by_name(given: dict[str, Any]) -> None:
-    """A missing or an unknown one is an error, not another's place."""
-    with pytest.raises(TypeError, match="pause: found the arguments"):
-        scripts.PAUSE.request({"entry": "once:{1}:entry:a"}, **given)
-
-
 def test_lua_and_python_know_the_same_outcomes() -> None:
     """Each outcome is recorded by a script, and each that a script records is one that people are shown."""
     lua = "\n".join(re.sub(r"\s*--.*", "", text) for text in FILES.values())
@@ -97,18 +84,6 @@ def test_lua_and_python_know_the_same_outcomes() -> None:
     assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
     limits = FILES["store/lua/pieces/end_rules"]
     assert set(re.findall(r"(?:return|and|or) '([a-z]+)'", limits)) | {"skipped"} == ENDED_BY_RULE
-
-
-def test_a_report_may_gain_a_field() -> None:
-    """Of a newer version's report this one reads what it knows."""
-    newer = json.dumps({**json.loads(codec.write_report(REPORT, "")), "mood": [1, 2]})
-    assert BeatReport(**read_report(newer)) == REPORT
-
-
-@pytest.mark.parametrize("wrong", [{"lag": "soon"}, {"entries": float("inf")}, {"version": 7}])
-def test_a_report_that_is_no_report(wrong: dict[str, Any]) -> None:
-    """What a stranger wrote is nothing, and no error."""
-    assert read_report(json.dumps({**asdict(REPORT), **wrong})) == read_report("[" * 9999) == {}
 
 
 def test_the_store_has_one_door() -> None:
@@ -145,14 +120,6 @@ def test_a_file_includes_what_it_uses(name: str) -> None:
         assert names_of & names(code) or piece in {"now", "values"}, f"{name} includes {piece}"
     for hook in (each for line in re.findall(r"^-- hooks: (.*)$", text, re.MULTILINE) for each in line.split(", ")):
         assert hook in names(code), f"{name} names the hook {hook}"
-
-
-@pytest.mark.parametrize("name", [name for name in FILES if name.rpartition("/")[2] in HOOKS])
-def test_a_hook_is_named_after_its_feature(name: str) -> None:
-    """Its file defines one function of that name, which the scripts call."""
-    _, feature, _, hook = name.split("/")
-    assert f"local function {feature}_{hook}(" in FILES[name]
-    assert feature in FEATURES
 
 
 def test_without_features_a_script_has_none_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:

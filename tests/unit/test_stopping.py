@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -38,24 +37,6 @@ def test_signals_wait_for_the_end_of_the_block(came: list[int]) -> None:
     assert came[2:] == [signal.SIGTERM]
 
 
-def test_a_handler_that_raises_keeps_no_other_back(came: list[int]) -> None:
-    """As Celery's do, which end the process."""
-
-    def end(*_: object) -> None:
-        raise SystemExit
-
-    signal.signal(signal.SIGTERM, end)
-
-    def both() -> None:
-        with held_back():
-            signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(SystemExit):
-        both()
-    assert came == [signal.SIGINT]
-
-
 def _subprocess() -> int:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     child.returncode = 0  # whoever asked for it waits for it, not this object
@@ -72,21 +53,8 @@ def _fork() -> int:
     return child
 
 
-def _multiprocessing(how: str) -> Callable[[], int]:
-    def start() -> int:
-        child = multiprocessing.get_context(how).Process(target=time.sleep, args=(600,))
-        child.start()
-        assert child.pid
-        return child.pid
-
-    return start
-
-
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has several threads, and forks
-@pytest.mark.parametrize(
-    "start", [_subprocess, _fork, _multiprocessing("fork"), _multiprocessing("spawn")],
-    ids=["subprocess", "fork", "multiprocessing fork", "multiprocessing spawn"],
-)  # fmt: skip
+@pytest.mark.parametrize("start", [_subprocess, _fork])
 def test_a_process_that_is_started_meanwhile(start: Callable[[], int]) -> None:
     """SIGTERM ends it, as if nothing were held back."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
