@@ -66,9 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--broker", choices=("redis", "rabbitmq"), default="redis", help="of the chaos")
     group.addoption("--faults", type=int, default=150, help="of the bodies whose windows are recorded")
     group.addoption("--windows", type=int, default=2500, help="of the search for leaks")
-    group.addoption(
-        "--figures", action="store_true", help="measure what docs/reports/evidence.md names, and write it there"
-    )
+    group.addoption("--figures", action="store_true", help="fill the figures of docs/reports/evidence.md")
     group.addoption("--short", action="store_true", help="what make test runs: see short.py")
     group.addoption("--rest", action="store_true", help="all but what the last make test here has passed: see short.py")
     group.addoption("--report", help="a folder for what chaos, failovers and the search for leaks measure")
@@ -83,9 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PATH"] = bare_path(Path(folder))
     if config.option.short:
         config.option.windows = min(config.option.windows, 1000)
-        hypothesis.settings.register_profile(
-            "short", hypothesis.settings.get_profile("ci" if IN_CI else "local"), max_examples=50
-        )
+        profile = hypothesis.settings.get_profile("ci" if IN_CI else "local")
+        hypothesis.settings.register_profile("short", profile, max_examples=50)
         hypothesis.settings.load_profile("short")
     if config.option.seed is None:  # the processes of pytest-xdist get it from the first
         config.option.seed = 1 if IN_CI else secrets.randbelow(1_000_000)

@@ -55,9 +55,8 @@ def backdate(client: redis.Redis, store: Store, window: WindowKey, ago: timedelt
             words[place] = str(int(words[place]) - ago // timedelta(milliseconds=1))
     client.hset(key, field, " ".join(words))
     until = (datetime.now(timezone.utc) + due).timestamp() * 1000
-    client.zadd(
-        store.keys.open(store.shard_of(window.entry)), {f"{window.entry}@{format_instant(window.start)}": until}
-    )
+    member = f"{window.entry}@{format_instant(window.start)}"
+    client.zadd(store.keys.open(store.shard_of(window.entry)), {member: until})
 
 
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:

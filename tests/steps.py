@@ -16,10 +16,8 @@ def promises(table: str) -> list[Any]:
     """
     found = re.findall(r"^(\S.*?) \|(.*)\n((?:  .*\n)+)", table, re.MULTILINE)
     return [
-        pytest.param(
-            dict(word.split("=") for word in settings.split()), re.split(r"[;\n]\s*", steps.strip()), id=promise
-        )
-        for promise, settings, steps in found
+        pytest.param(dict(word.split("=") for word in given.split()), re.split(r"[;\n]\s*", steps.strip()), id=promise)
+        for promise, given, steps in found
     ]
 
 

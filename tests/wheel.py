@@ -24,7 +24,10 @@ BESIDE = (
 )
 #: Quick ones (not those of windows by the thousand), and those that a wheel could fail: entry points, scripts in Lua,
 #: README as a user follows it.
-TESTS = ("tests/unit", *(f"tests/integration/test_{name}.py" for name in ("ping", "readme", "scheduler")))
+TESTS = (
+    *("tests/unit", "--ignore=tests/unit/test_windows_crontab.py"),
+    *(f"tests/integration/test_{name}.py" for name in ("ping", "readme", "scheduler")),
+)
 
 IS_INSTALLED = """
 import celery_once_beat, sysconfig
@@ -42,15 +45,8 @@ def main() -> None:
         check_archive(archive)
         venv.create(folder / "venv", with_pip=True)
         python = str(folder / "venv" / "bin" / "python")
-        run(
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            f"celery-once-beat[test] @ {wheel.as_uri()}",
-        )
+        install = f"{python} -m pip install --quiet --disable-pip-version-check"
+        run(*install.split(), f"celery-once-beat[test] @ {wheel.as_uri()}")
         away = folder / "away"
         away.mkdir()
         for beside in BESIDE:
@@ -60,20 +56,8 @@ def main() -> None:
             else:
                 shutil.copy(source, away / beside)
         run(python, "-c", IS_INSTALLED, cwd=away)
-        run(
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "4",
-            "--dist",
-            "loadgroup",
-            *TESTS,
-            "--ignore=tests/unit/test_windows_crontab.py",
-            cwd=away,
-            env={"PIP_FIND_LINKS": str(folder / "dist")},
-        )
+        pytest = [python, "-m", "pytest", "-q", "-n", "4", "--dist", "loadgroup"]
+        run(*pytest, *TESTS, cwd=away, find_links=folder / "dist")
     print(f"{wheel.name} works away from the sources")
 
 
@@ -101,9 +85,9 @@ def sources(folder: str) -> list[Path]:
     return [p for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
 
 
-def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+def run(*command: str, cwd: Path | None = None, find_links: str | Path = "") -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run(command, cwd=cwd, env={**environ, **(env or {})}, check=False)
+    result = subprocess.run(command, cwd=cwd, env={**environ, "PIP_FIND_LINKS": str(find_links)}, check=False)
     if result.returncode:
         sys.exit(f"{' '.join(command)}: ended with {result.returncode}")
 
