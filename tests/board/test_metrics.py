@@ -142,18 +142,6 @@ def test_the_server_is_for_this_machine(system: System) -> None:
     assert proc.log.count("\n") == 1
 
 
-def test_it_listens_where_it_is_told(system: System) -> None:
-    """On one address alone; an address without a port is refused."""
-    _, url = serve(system, "--host", "127.0.0.2")
-    assert ask(url, "/metrics")[0] == 200
-    assert ask(url, "/metrics", host="evil.example")[0] == 400
-    with pytest.raises(ConnectionRefusedError):
-        ask(f"127.0.0.1:{url.rpartition(':')[2]}", "/metrics")
-    printed = metrics(system, "--host", "127.0.0.1", name="printed")
-    assert printed.wait() == 2
-    assert "--host says where to serve, and needs --port" in printed.log
-
-
 @pytest.mark.parametrize(("address", "status"), [("127.0.0.1", 400), ("::1", 400), ("0.0.0.0", 200), ("10.1.2.3", 200)])
 def test_who_listens_for_others_answers_to_any_name(system: System, address: str, status: int) -> None:
     """Prometheus calls a pod by its address or its name. On a loopback another name is another site's."""

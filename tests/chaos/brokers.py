@@ -37,26 +37,9 @@ class Broker(ABC, Generic[_Server]):
         self.about = self._about()
 
     @property
-    def port(self) -> int:
-        return self.server.port
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is there, paused or not, and not on its way up."""
-        return self.server.alive and not self._starting
-
-    @property
-    def paused(self) -> bool:
-        return self.server.paused
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    def pause(self) -> None:
-        self.server.pause()
-
-    def resume(self) -> None:
-        self.server.resume()
+    def answers(self) -> bool:
+        """Whether it is neither killed nor frozen, nor on its way up: who asks one that is would wait."""
+        return self.server.alive and not self.server.paused and not self._starting
 
     def restart(self) -> None:
         """Return once it answers: a RabbitMQ takes seconds, in which another thread can go on with the rest."""
@@ -96,7 +79,7 @@ class RedisBroker(Broker[RedisServer]):
     errors = (redis.RedisError,)
 
     def url(self, port: int | None = None) -> str:
-        return f"redis://127.0.0.1:{port or self.port}/0"
+        return f"redis://127.0.0.1:{port or self.server.port}/0"
 
     def _about(self) -> str:
         return self.server.version.capitalize()
@@ -137,7 +120,7 @@ class RabbitBroker(Broker[RabbitServer]):
         self._open: tuple[Connection, Any] | None = None
 
     def url(self, port: int | None = None) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{port or self.port}//"
+        return f"amqp://guest:guest@127.0.0.1:{port or self.server.port}//"
 
     def _about(self) -> str:
         with self._connection() as connection:

@@ -92,7 +92,7 @@ class Cast:
         self._open.close()
 
     def _member(self, kind: str, name: str, **more: Any) -> Member:
-        store, broker = (self._open.enter_context(Link(port)) for port in (self.store.port, self.broker.port))
+        store, broker = (self._open.enter_context(Link(port)) for port in (self.store.port, self.broker.server.port))
         return Member(kind, name, store, broker, **more)
 
     def tend(self) -> None:

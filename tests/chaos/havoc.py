@@ -20,11 +20,10 @@ from functools import partialmethod
 from typing import Any
 
 import redis
-from chaos.brokers import Broker
 from chaos.cast import Cast, Member
 from chaos.faults import Fault
 from proxy import Link
-from servers import RedisServer
+from servers import RabbitServer, RedisServer
 
 
 class Havoc:
@@ -149,7 +148,7 @@ class Havoc:
     _beat_ended, _worker_ended = partialmethod(_end, kind="beat"), partialmethod(_end, kind="worker")
 
     def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        if not _answers(self.cast.store):
+        if not self._store_answers:
             return False
         self._note(fault, "out", None)
         self.cast.store.kill()
@@ -157,31 +156,33 @@ class Havoc:
         return True
 
     def _broker_killed(self, fault: Fault) -> bool:
-        if not _answers(self.cast.broker):
+        if not self.cast.broker.answers:
             return False
         self._note(fault, "none", None)
-        self.cast.broker.kill()
+        self.cast.broker.server.kill()
         self._lasts(fault, self.cast.broker.restart, aside=True)
         return True
 
     _broker_killed_restarted_from_its_aof = _broker_killed_restarted_with_its_durable_queues = _broker_killed
 
-    def _pause(self, fault: Fault, server: RedisServer | Broker[Any], effect: str) -> bool:
-        if not _answers(server):
-            return False
+    @property
+    def _store_answers(self) -> bool:
+        return self.cast.store.alive and not self.cast.store.paused
+
+    def _pause(self, fault: Fault, server: RedisServer | RabbitServer, effect: str) -> bool:
         self._note(fault, effect, None)
         server.pause()
         self._lasts(fault, server.resume)
         return True
 
     def _store_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.cast.store, "out")
+        return self._store_answers and self._pause(fault, self.cast.store, "out")
 
     def _broker_frozen(self, fault: Fault) -> bool:
-        return self._pause(fault, self.cast.broker, "none")
+        return self.cast.broker.answers and self._pause(fault, self.cast.broker.server, "none")
 
     def _store_slow(self, fault: Fault) -> bool:
-        if not _answers(self.cast.store):
+        if not self._store_answers:
             return False
         # Whoever waits may be let through last each time, and then no more.
         self._note(fault, "out", None)
@@ -199,7 +200,7 @@ class Havoc:
 
     def _store_flushed(self, fault: Fault) -> bool:
         # Without a beat nobody knows what is due until there is one: that is no fault of theirs.
-        if not _answers(self.cast.store) or self._one("beat") is None:
+        if not self._store_answers or self._one("beat") is None:
             return False
         try:
             with self.cast.store.client(socket_timeout=10) as client:
@@ -240,7 +241,7 @@ class Havoc:
 
     def _messages_doubled(self, fault: Fault) -> bool:
         """What waits, what is being executed, and what has been executed before: delivered once more."""
-        if not self._seen or not _answers(self.cast.broker):
+        if not self._seen or not self.cast.broker.answers:
             return False
         again = self._rng.sample(self._seen, min(10, len(self._seen)))
         try:
@@ -267,15 +268,10 @@ class Havoc:
 
     def _watch_messages(self) -> None:
         """Remember some of the messages, to deliver them again later."""
-        if not _answers(self.cast.broker):
+        if not self.cast.broker.answers:
             return
         with contextlib.suppress(*self.cast.broker.errors):
             self._seen = [*self._seen, *self.cast.broker.see(self.cast.system.queue)][-200:]
-
-
-def _answers(server: RedisServer | Broker[Any]) -> bool:
-    """Not frozen, and not killed: who asks one that is would wait, and no fault would come meanwhile."""
-    return server.alive and not server.paused
 
 
 def _name(kind: str) -> str:

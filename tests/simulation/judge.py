@@ -171,7 +171,7 @@ class Judge:
 
     def _may_tell_again(self, before: float) -> bool:
         """Whether a beat was hit about then: it may have told it and not noted that, or have been about to tell it."""
-        faults, late = self.faults, self.settings.told_late or self.settings.slow
+        faults, late = self.faults, self.settings.told_late
         spans = (faults.beat_hits, faults.server, faults.failed_over)
         return any(any(each.between(before - late, before + late)) for each in spans)
 
@@ -297,12 +297,12 @@ class Judge:
             found.append((spans, one.worker_late + one.step, "another window went first"))
         for limit in {given["limit"] for given in options if given.get("limit") is not None}:
             spans = self._open_spans(entry, self.sharing[limit].values(), window, at)
-            found.append((spans, one.place + one.step, "its limit had no place"))
+            found.append((spans, one.place_late + one.step, "its limit had no place"))
             # A worker that is hit, or whose request comes late, may hold a place longer than its window lasts.
-            if any(self.faults.worker_hits.between(since - 2 * one.place, since)):
+            if any(self.faults.worker_hits.between(since - 2 * one.place_late, since)):
                 held = Spans()
-                for _, end in spans.between(since - one.place, since):
-                    held.add(since, end + one.place)
+                for _, end in spans.between(since - one.place_late, since):
+                    held.add(since, end + one.place_late)
                 found.append((held, one.step, "a place of its limit was nobody's"))
         return found
 
@@ -616,7 +616,7 @@ class Judge:
         done = window.recorded if window.outcome == "done" else inf
         if ("late", None) in told and done < late - one.step:
             self._violated("told-late", entry, window.start, deadline=deadline, done=done)
-        elif ("late", None) not in told and done > self.faults.last_claim(run, late, one.told_late or one.slow):
+        elif ("late", None) not in told and done > self.faults.last_claim(run, late, one.told_late):
             self._violated("told-late", entry, window.start, deadline=deadline, done=done, told=sorted(map(str, told)))
 
     def _may_miss(self, entry: Entry, window: Window, run: Run, options: list[dict[str, Any]], at: float) -> bool:

@@ -17,7 +17,7 @@ it expires by the clock of its worker,       ``worker_late`` and ``beat_late`` a
 which is ahead                               discarded it
 a failover                                   ``slow``
 another window of its entry goes first       ``worker_late`` after that has ended
-its limit has no place                       ``place`` after one of the others has ended,
+its limit has no place                       ``place_late`` after one of the others has ended,
                                              also before it was due if a worker was hit
 each beat waits to try again                 ``beat_late`` after one does
 messages wait in a queue, or its worker to   ``worker_late`` after that

@@ -57,6 +57,8 @@ class Settings:
     beat_late: float
     worker_late: float
     longest: float
+    place_late: float  # a window may wait so long for the place of one that died
+    told_late: float
     beats: tuple[str, ...]
     workers: tuple[str, ...]
     concurrency: int = 1
@@ -66,8 +68,6 @@ class Settings:
     step: float = 1.0
     renew_noise: float = 1.0  # by how much a renewal may be late
     limits: dict[str, int] = field(default_factory=dict)
-    place_late: float | None = None
-    told_late: float | None = None
 
     @classmethod
     def read(cls, fact: dict[str, Any]) -> Settings:
@@ -91,14 +91,9 @@ class Settings:
         return max(self.worker_late, self.recovery_interval)
 
     @property
-    def place(self) -> float:
-        """How long a window may wait for the place of one that died: one and a half leases, and a look."""
-        return 1.5 * self.lease + self.worker_late if self.place_late is None else self.place_late
-
-    @property
     def lapse(self) -> float:
         """Out of contact for so long, an execution may have lost its lease: it was renewed up to ``renew`` before."""
-        return self.lease - self.renew - (self.renew_noise)
+        return self.lease - self.renew - self.renew_noise
 
 
 def settling(settings: Settings) -> float:

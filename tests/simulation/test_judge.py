@@ -19,6 +19,8 @@ SETTINGS = {
     "beat_late": 4,
     "worker_late": 34,
     "longest": 10,
+    "place_late": 79,
+    "told_late": 694,
     "tolerance": 60,
     "beats": ["beat-1", "beat-2"],
     "workers": ["worker-1", "worker-2"],

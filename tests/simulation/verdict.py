@@ -31,9 +31,6 @@ def judged(result: Result) -> list[str]:
     except HistoryError as exc:
         return [f"no history: {exc}"]
     wrong = [*result.wrong, *_calm(result), *_own(result), *_children(result)]
-    for why, number in judgement.allowed.items():
-        if why.endswith(" waited"):
-            result.counted[why] = result.counted.get(why, 0) + number
     for violation in judgement.violations:
         why = next(filter(None, (ask(result, violation) for ask in _ASKED)), "")
         if why:
