@@ -15,13 +15,8 @@ from system import System
 #: To be killed, and to be frozen for longer than every timeout.
 ACTIONS = ["KILL", pytest.param("STOP", marks=pytest.mark.long)]
 BEAT = [
-    "beat.before_claim",
-    "beat.claimed",
-    "beat.published",
-    "beat.before_push",
-    "beat.pushed",
-    "beat.before_confirm",
-    "beat.confirmed",
+    f"beat.{point}"
+    for point in ("before_claim", "claimed", "published", "before_push", "pushed", "before_confirm", "confirmed")
 ]
 WORKER = ["worker.before_begin", "worker.begun", "worker.body", "worker.before_finish", "worker.finished"]
 #: Of an end that nobody listens to, and what must be so that the process gets there.
@@ -35,8 +30,19 @@ ENDS = {
 }
 RETRY = ["worker.before_hand_over", "worker.handed_over", "worker.retry_published"]
 #: Of windows that wait for each other, and of those that wait for a slot of a limit.
-TURNS = ["worker.waits", "worker.finished", "beat.taken"]
-SLOTS = ["worker.acquired", "worker.waits", "worker.before_release", "worker.released", "beat.before_due", "beat.due"]
+GAPS = {
+    "turn": ("worker.waits", "worker.body", "worker.finished", "beat.taken"),
+    "slot": ("worker.acquired", "worker.waits", "worker.before_release", "worker.released"),
+    "call": ("beat.before_due", "beat.due"),
+}
+WORK = {"task": "apps.once_app.work"}
+SLOT = {**WORK, "every": 2.0, "args": [0.4], "options": {"once": {"limit": "reports"}}}
+SLOTS = {f"tick-{number}": SLOT for number in range(3)}
+WAITING = {
+    "turn": {"tick": {**WORK, "every": 1.0, "args": [1.2], "options": {"once": {"overlap": "buffer_all"}}}},
+    "slot": SLOTS,
+    "call": SLOTS,
+}
 
 
 def goes_on(system: System, point: str, action: str, **worker: Any) -> None:
@@ -55,19 +61,14 @@ def goes_on(system: System, point: str, action: str, **worker: Any) -> None:
     if action == "STOP":
         if fired in beats:
             system.count_as_gone(fired)
-            wait_until(lambda: len(living_beats(system)) == 1, "the other has noticed", 60)
+            with system.client() as client:
+                wait_until(lambda: client.zcard("once:beats") == 1, "the other has noticed", 60)
         fired.resume()
         system.wait_done(2)
     left = [proc for proc in (*beats, *workers) if proc is not fired]
     assert all(proc.alive for proc in left), "a bystander ended"
     assert fired.alive == (action == "STOP")
     system.settle([beat for beat in beats if beat.alive])
-
-
-def living_beats(system: System) -> list[bytes]:
-    """The beats that the store counts as alive."""
-    with system.client() as client:
-        return client.zrange("once:beats", 0, -1)
 
 
 def overdue(system: System) -> bool:
@@ -130,27 +131,6 @@ def test_a_worker_at_each_gap_of_a_retry(system: System, point: str, action: str
     system.check_each_once()
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.long
-def test_a_beat_between_take_and_publish(system: System, action: str) -> None:
-    """A beat that dies or freezes with an overdue window in its hands: the other one publishes it."""
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0}}
-    system.settings = {"once_beat_lease": 4.0}
-    system.kill_point = f"beat.taken:{action}"
-    beats, (first, second) = system.pair()
-    system.wait_done(1)
-    # Messages that are lost in the broker make windows overdue.
-    with system.procs_paused(first, second):
-        wait_until(lambda: system.purge() > 0, "a message waits in the queue", 60)
-    fired = system.wait_fired()
-    wait_until(lambda: not overdue(system), "what was overdue is recovered", 60)
-    if action == "STOP":
-        fired.resume()
-        system.wait_done(2)
-    system.settle([beat for beat in beats if beat.alive])
-    system.check_each_once()
-
-
 def all_end(system: System, point: str, action: str) -> None:
     """Let a process be killed or frozen at the point; then every window ends, and none has or waits for a slot."""
     system.settings = {"once_beat_lease": 4.0, "once_beat_limits": {"reports": 1}}
@@ -186,24 +166,11 @@ def bodies_beside_others(system: System) -> list[Any]:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("point", TURNS)
+@pytest.mark.parametrize(("waits_for", "point"), [(each, point) for each, points in GAPS.items() for point in points])
 @pytest.mark.long
-def test_each_gap_of_a_turn(system: System, point: str, action: str) -> None:
-    """Who lets a window wait, ends the one before it or publishes it dies or freezes: all run, one at a time."""
-    once = {"overlap": "buffer_all"}
-    system.entries = {"tick": {"task": "apps.once_app.work", "every": 1.0, "args": [1.2], "options": {"once": once}}}
+def test_each_gap_of_a_wait(system: System, waits_for: str, point: str, action: str) -> None:
+    """Who waits for a turn or a slot, gives it back or calls the next dies or freezes: all run, one at a time."""
+    system.entries = WAITING[waits_for]
     all_end(system, point, action)
     if action == "KILL":  # frozen, the body beside it went on, out of contact for longer than its lease
-        assert not bodies_beside_others(system)
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("point", SLOTS)
-@pytest.mark.long
-def test_each_gap_of_a_slot(system: System, point: str, action: str) -> None:
-    """Who takes a slot, gives it back or calls those that wait dies or freezes: no slot is lost, all windows run."""
-    entry = {"task": "apps.once_app.work", "every": 2.0, "args": [0.4], "options": {"once": {"limit": "reports"}}}
-    system.entries = {f"tick-{number}": entry for number in range(3)}
-    all_end(system, point, action)
-    if action == "KILL":
         assert not bodies_beside_others(system)

@@ -21,34 +21,20 @@ from celery_once_beat.store.model import ClaimRequest, Closed, Confirmation, Loa
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
 
-POOLS = ["prefork", "threads", "gevent"]
 BOTH = ("early", "late")
 
 
 class Waiting:
     """A worker in which ends wait."""
 
-    def __init__(
-        self,
-        system: System,
-        pool: str,
-        acks: tuple[str, ...],
-        *,
-        within: float = 600.0,
-        concurrency: int = 2,
-        beside: bool = False,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, system: System, pool: str, acks: tuple[str, ...], within: float, most: int, **more: Any) -> None:
         system.app, system.entries = "apps.drain_app", {}
-        system.settings = {"once_beat_lease": 30.0, **settings}
+        system.settings = {"once_beat_lease": 30.0, **more}
         self.system = system
         self.acks = acks
         self.app = Celery(broker=system.broker_url, set_as_current=False)
-        self.worker = system.worker(
-            pool=pool, concurrency=1 if pool == "solo" else concurrency, env={"WITHIN": str(within)}
-        ).wait_ready()
-        if beside:
-            self.keep_busy()
+        most = 1 if pool == "solo" else most
+        self.worker = system.worker(pool=pool, concurrency=most, env={"WITHIN": str(within)}).wait_ready()
         for each in acks:
             self.publish(each, f"drain.{each}", len(acks))
         wait_until(lambda: len(system.ledger.read("waits")) == len(acks), "the ends wait", 60)
@@ -61,40 +47,25 @@ class Waiting:
         store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, 1, 600.0)])
         self.send(task, *args, headers=encode_headers(window))
 
-    def send(self, task: str, *args: Any, **options: Any) -> str:
-        return str(self.app.send_task(task, args, queue=self.system.queue, **options).id)
-
-    def keep_busy(self, seconds: float = 600.0) -> list[str]:
-        """Let a task without a window run in each child."""
-        sent = [self.send("drain.sleeps", seconds) for _ in self.acks]
-        wait_until(lambda: len(self.system.ledger.read("sleeps")) == len(sent), "they run", 60)
-        return sent
+    def send(self, task: str, *args: Any, **options: Any) -> None:
+        self.app.send_task(task, args, queue=self.system.queue, **options)
 
     def check_open(self) -> None:
         assert [self.system.outcomes(each) for each in self.acks] == [{}] * len(self.acks), "nothing is recorded yet"
 
     def check_done(self) -> None:
         """Each window is done, and another worker may not begin it."""
+        wait_until(lambda: all(map(self.system.outcomes, self.acks)), "the ends are recorded", 60)
         for each in self.acks:
             assert self.system.outcomes(each) == {"done": 1}
-            begun = self.system.store.begin(WindowKey(each, nth(1)), "another", 30.0)
-            assert isinstance(begun, Closed)
+            assert isinstance(self.system.store.begin(WindowKey(each, nth(1)), "another", 30.0), Closed)
         assert len(self.system.ledger.read("start")) == len(self.acks)
-
-    def check_done_soon(self) -> None:
-        wait_until(lambda: all(self.system.outcomes(each) for each in self.acks), "the ends are recorded", 60)
-        self.check_done()
-
-    def check_done_at_end(self) -> None:
-        """The worker ends, and then they are done."""
-        self.worker.wait(60)
-        self.check_done()
 
 
 @pytest.fixture
 def waiting(system: System, close_later: Callable[[Any], Any]) -> Callable[..., Waiting]:
-    def make(pool: str, acks: tuple[str, ...] = BOTH, **settings: Any) -> Waiting:
-        waiting = Waiting(system, pool, acks, **settings)
+    def make(pool: str, acks: tuple[str, ...] = BOTH, within: float = 600.0, most: int = 2, **more: Any) -> Waiting:
+        waiting = Waiting(system, pool, acks, within, most, **more)
         close_later(waiting.app)
         return waiting
 
@@ -106,14 +77,14 @@ CASES = [("prefork", BOTH), *((pool, (acks,)) for pool in ("solo", "threads", "g
 
 
 @pytest.mark.parametrize("following", ["drain.next", "drain.once", "window"])
-@pytest.mark.parametrize("pool", ["solo", *POOLS])
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent"])
 @pytest.mark.long
 def test_no_body_runs_before_it_is_recorded(waiting: Callable[..., Waiting], pool: str, following: str) -> None:
     """The next task may hold the GIL for an hour, or kill the process: what succeeded before stays so.
 
     The task has a window, is an OnceTask without one, or is a plain task.
     """
-    case = waiting(pool, ("early",), concurrency=1)
+    case = waiting(pool, ("early",), most=1)
     case.check_open()
     if following == "window":
         case.publish("next", "drain.once")
@@ -127,77 +98,55 @@ def test_no_body_runs_before_it_is_recorded(waiting: Callable[..., Waiting], poo
 @pytest.mark.long
 def test_a_worker_that_goes_on(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
     """Nothing comes next that could take an end along: a thread records it, whatever the pool."""
-    waiting(pool, acks, within=leases.WITHIN).check_done_soon()
+    waiting(pool, acks, within=leases.WITHIN).check_done()
+
+
+SOFT = {"worker_soft_shutdown_timeout": 1.0, "worker_enable_soft_shutdown_on_idle": True}
+#: How a worker is told to end, its settings, and what it prints then. With SIGHUP it becomes another program, which
+#: ends at once here, since it isn't started by the ``celery`` script, and runs no more functions of atexit's.
+SHUTDOWNS = {
+    "warm": (signal.SIGTERM, {}, "Warm shutdown"),
+    "soft": (signal.SIGQUIT, SOFT, "Initiating Soft Shutdown"),
+    "cold": (signal.SIGQUIT, {}, ""),
+    "restart": (signal.SIGHUP, {}, "ImportError: attempted relative import"),
+}
 
 
 @pytest.mark.parametrize(("pool", "acks"), CASES)
+@pytest.mark.parametrize("how", SHUTDOWNS)
 @pytest.mark.long
-def test_a_warm_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGTERM: whatever waits is recorded before the worker has ended."""
-    case = waiting(pool, acks)
-    case.check_open()
-    case.worker.terminate()
-    case.check_done_at_end()
-
-
-@pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has none")
-@pytest.mark.parametrize(("pool", "acks"), CASES)
-@pytest.mark.long
-def test_a_soft_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGQUIT, and some time for tasks to end: whatever waits is recorded before the worker has ended."""
-    case = waiting(pool, acks, worker_soft_shutdown_timeout=1.0, worker_enable_soft_shutdown_on_idle=True)
-    case.check_open()
-    case.worker.signal(signal.SIGQUIT, main_only=True)
-    case.worker.wait_log("Initiating Soft Shutdown")
-    case.check_done_at_end()
-
-
-@pytest.mark.parametrize(("pool", "acks"), CASES)
-@pytest.mark.long
-def test_a_cold_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGQUIT: whatever waits is recorded before the worker has ended, though Celery sends no worker_shutdown then."""
-    if pool == "gevent" and VERSION < (5, 7):
+def test_a_shutdown(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...], how: str) -> None:
+    """Whatever waits is recorded before the worker has ended, though Celery sends no worker_shutdown if it is cold."""
+    if how == "soft" and VERSION < (5, 5):
+        pytest.skip("Celery 5.4 has none")
+    if how == "cold" and pool == "gevent" and VERSION < (5, 7):
         pytest.skip("Celery's handler may fail, and the worker goes on")
-    case = waiting(pool, acks)
+    number, settings, line = SHUTDOWNS[how]
+    case = waiting(pool, acks, **settings)
     case.check_open()
-    case.worker.signal(signal.SIGQUIT, main_only=True)
-    case.check_done_at_end()
-
-
-@pytest.mark.parametrize(("pool", "acks"), CASES)
-@pytest.mark.long
-def test_a_restart(waiting: Callable[..., Waiting], pool: str, acks: tuple[str, ...]) -> None:
-    """SIGHUP: the worker becomes another program, and runs no more functions of atexit's then.
-
-    That program ends at once here, since it isn't started by the ``celery`` script.
-    """
-    case = waiting(pool, acks)
-    case.check_open()
-    case.worker.signal(signal.SIGHUP, main_only=True)
-    case.worker.wait_log("ImportError: attempted relative import")
-    case.check_done_at_end()
+    case.worker.signal(number, main_only=True)
+    case.worker.wait_log(line)
+    case.worker.wait(60)
+    assert all(map(case.system.outcomes, acks)), "by then"
+    case.check_done()
 
 
 @pytest.mark.parametrize("limit", [{"worker_max_tasks_per_child": 1}, {"worker_max_memory_per_child": 1}], ids=str)
 def test_a_child_that_has_done_its_work(waiting: Callable[..., Waiting], limit: dict[str, int]) -> None:
     """max_tasks_per_child and max_memory_per_child: it records what waits before it makes way for another."""
-    waiting("prefork", **limit).check_done_soon()
+    waiting("prefork", **limit).check_done()
 
 
+@pytest.mark.parametrize("how", ["restarts", "shrinks"])
 @pytest.mark.long
-def test_a_pool_that_restarts(waiting: Callable[..., Waiting]) -> None:
-    """pool_restart: each child ends behind its next task, and records what waits."""
+def test_a_pool_that_changes(waiting: Callable[..., Waiting], how: str) -> None:
+    """pool_restart: each child ends behind its next task; pool_shrink, as autoscale: they record what waits."""
     case = waiting("prefork", worker_pool_restarts=True)
     case.check_open()
-    case.app.control.pool_restart(reply=True, timeout=5)
-    case.keep_busy(1.0)
-    case.check_done_soon()
-
-
-@pytest.mark.long
-def test_a_pool_that_shrinks(waiting: Callable[..., Waiting]) -> None:
-    """pool_shrink, and so does autoscale: the children that go record what waits."""
-    case = waiting("prefork")
-    case.check_open()
-    case.app.control.pool_shrink(2, reply=True, timeout=5)
-    case.check_done_soon()
+    if how == "shrinks":
+        case.app.control.pool_shrink(2, reply=True, timeout=5)
+    else:
+        case.app.control.pool_restart(reply=True, timeout=5)
+        for _ in case.acks:
+            case.send("drain.sleeps", 1.0)
+    case.check_done()

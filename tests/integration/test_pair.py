@@ -9,21 +9,6 @@ from processes import wait_until
 from system import SLOWLY, System
 
 
-def test_two_beats_and_two_workers(system: System) -> None:
-    """Over thirty windows two healthy beats and two workers execute each once, and refuse nothing."""
-    system.entries = {f"tick{n}": {"task": "apps.once_app.work", "every": 1.0} for n in range(3)}
-    system.settings = SLOWLY
-    beats, _ = system.pair()
-    for beat in beats:
-        beat.wait_log("Sending due task")  # nothing is elected: both publish
-    before = len(system.ledger.read("recorded"))
-    wait_until(lambda: len(system.ledger.read("recorded")) >= before + 30, "thirty windows are done", 60)
-    system.settle([], *system.entries)
-    for entry in system.entries:
-        system.check_each_once(entry)
-        assert system.account(entry).refused == 0
-
-
 def test_three_workers_with_a_beat_in_each(system: System) -> None:
     """``worker -B`` on every worker is the same as many beats."""
     system.settings = SLOWLY
@@ -34,6 +19,7 @@ def test_three_workers_with_a_beat_in_each(system: System) -> None:
     system.store.set_paused("tick", paused=True)
     wait_until(lambda: not system.account().open, "every window has its outcome", 60)
     system.check_each_once()
+    assert system.account().refused == 0
     assert all(worker.alive for worker in workers)
 
 
@@ -44,7 +30,8 @@ def test_each_pool_and_broker(system: System, request: pytest.FixtureRequest, br
     if broker == "rabbitmq":
         system.broker_url = request.getfixturevalue("rabbit_url")
     beats, (first, _) = system.pair(pool=pool)
-    system.wait_done(2)
+    for beat in beats:
+        beat.wait_log("Sending due task")  # nothing is elected: both publish
     first.kill()
     system.wait_done(3)
     system.settle(beats)
@@ -80,12 +67,103 @@ def test_clocks_apart(system: System) -> None:
     system.settle(beats)
     system.check_each_once()
     # Not one of them before its time, by the worker's clock, which is the server's.
-    for event in system.ledger.read("start"):
-        assert event["at"] >= _timestamp(event["start"])
+    assert system.latest_early() <= 0
     assert worker.alive
 
 
-def _timestamp(text: str) -> float:
-    from celery_once_beat.windows import parse_instant
+@pytest.mark.long
+def test_clocks_that_jump(system: System) -> None:
+    """Clocks of beats and workers jump by an hour in both directions, as they run: each window once, none early."""
+    worker = system.worker(pool="solo", faketime=0).wait_ready()
+    beats = [system.beat(f"beat{n}", faketime=0) for n in (1, 2)]
+    system.wait_done(2)
+    for offset in (3600.0, -3600.0, 0.0):
+        beats[0].set_clock_offset(offset)
+        worker.set_clock_offset(-offset)
+        system.wait_done(2)
+        beats[1].set_clock_offset(offset)
+        system.wait_done(2)
+    beats[0].wait_log("clock is [0-9.]+ s ahead of the Redis server's")
+    system.settle(beats)
+    system.check_each_once()
+    assert system.latest_early() <= 0
 
-    return parse_instant(text).timestamp()
+
+@pytest.mark.long
+def test_workers_down_for_days(start_redis, system: System) -> None:
+    """Windows that waited three days for a worker all run when there is one, each once."""
+    server = system.use_store(start_redis(faketime=0))
+    beat = system.beat(faketime=0)
+    wait_until(lambda: system.waiting() >= 5, "five windows wait", 60)
+    system.store.set_paused("tick", paused=True)
+    beat.stop()
+    waiting = len(system.account().open)
+    for days in (0.5, 1.5, 3):
+        # A day at a time, with a beat that lives: nobody consumes the queue, so it gets no copies.
+        server.set_clock_offset(days * 86_400.0)
+        beat = system.beat(faketime=days * 86_400.0)
+        beat.wait_log("consumes its queue", 60)
+        beat.stop()
+        assert system.waiting() == waiting
+    assert len(system.account().open) == waiting, "nothing was given up"
+    worker = system.worker(pool="solo", faketime=3 * 86_400.0).wait_ready()
+    wait_until(lambda: not system.account().open, "all have their outcome", 60)
+    system.check_each_once()
+    assert worker.alive
+
+
+@pytest.mark.long
+def test_an_old_protocol_odd_messages_and_twins(system: System) -> None:
+    """Message protocol 1 (no headers of Celery's own), YAML, compression, priorities, two workers of one name."""
+    system.settings = {
+        "task_protocol": 1,
+        "accept_content": ["json", "yaml"],
+        "task_compression": "gzip",
+        "task_inherit_parent_priority": True,
+        "broker_transport_options": {"priority_steps": [0, 3, 6, 9], "queue_order_strategy": "priority"},
+        "once_beat_lease": 5.0,
+        "once_beat_start_timeout": 60.0,
+    }
+    task = "apps.once_app.{}".format
+    system.entries = {
+        "tick": {"task": task("work"), "every": 1.0, "options": {"priority": 9, "shadow": "other", "task_id": "mine"}},
+        "yaml": {"task": task("retrying"), "every": 1.0, "options": {"serializer": "yaml", "priority": 3}},
+        "limit": {"task": task("ending"), "args": ["sleeps"], "every": 3.0, "options": {"time_limit": 1}},
+        "late": {"task": task("work"), "every": 3.0, "options": {"countdown": 1, "expires": 0.1}},
+    }
+    for _ in range(2):
+        system.worker(concurrency=2)
+    for worker in system.procs:
+        worker.wait_ready()
+    beat = system.beat()
+    system.wait_done(3)
+    system.wait_done(1, "yaml")
+    system.settle([beat], *system.entries)
+    system.check_each_once()
+    system.check_each_once("yaml")
+    assert set(system.outcomes("limit")) == {"failed"}
+    assert set(system.outcomes("late")) == {"expired"}
+
+
+def test_beats_that_name_an_entry_otherwise(system: System) -> None:
+    """The one that loads last says so, and doctor: each runs an entry of its own."""
+    said = "beats have other names for the same task and schedule: "
+    named = [{f"apps.once_app.work('{value}')": {"task": "apps.once_app.work", "every": 3600.0}} for value in "ab"]
+    first = system.beat("first", entries=named[0])
+    wait_until(lambda: "is new" in first.log, "the first beat has loaded its entry", 60)
+    second = system.beat("second", entries=named[1])
+    wait_until(lambda: said in second.log, "the second one says that the first one has another name", 60)
+    assert said in system.once("doctor", exit_code=1, env={"entries": named[0]})
+
+
+@pytest.mark.long
+def test_a_message_that_can_not_be_made_fails(system: System) -> None:
+    """Each try counts as an attempt: after max_attempts the window has failed, and the next one is claimed."""
+    system.entries = {
+        name: {"task": "apps.once_app.work", "every": 5.0, "options": {name: value, "once": {"max_attempts": 2}}}
+        for name, value in {"compression": "nope", "serializer": "nope", "args": [1]}.items()
+    }
+    beat = system.beat().wait_ready()
+    wait_until(lambda: all(system.outcomes(name).get("failed") for name in system.entries), "one of each failed", 60)
+    beat.stop()
+    assert system.ledger.read("start") == []

@@ -6,13 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from kombu import Connection
-from processes import Proc, wait_until
+from processes import wait_until
 from proxy import AmqpProxy
 from servers import RabbitServer
 from system import EVERY_SECOND, System, once_soon, rare
@@ -24,11 +22,12 @@ pytestmark = [pytest.mark.long, pytest.mark.xdist_group("rabbitmq")]
 
 
 @pytest.fixture
-def rabbit(rabbit_server: RabbitServer, system: System) -> RabbitServer:
+def rabbit(rabbit_server: RabbitServer, system: System) -> Iterator[RabbitServer]:
     """The session's node, as the broker of ``system``; a message that isn't confirmed is the only thing overdue."""
     system.broker_url = rabbit_server.url()
     system.settings = {"once_beat_start_timeout": 600.0}
-    return rabbit_server
+    yield rabbit_server
+    rabbit_server.ctl("set_vm_memory_high_watermark", "0.4")
 
 
 @pytest.fixture
@@ -39,43 +38,6 @@ def proxy(rabbit: RabbitServer) -> Iterator[AmqpProxy]:
 
 #: The policy of a queue that refuses what is more than two messages, with a nack.
 FULL = json.dumps({"max-length": 2, "overflow": "reject-publish"})
-
-
-@contextmanager
-def unwilling(rabbit: RabbitServer, system: System, how: str) -> Iterator[None]:
-    """The broker takes no messages: it refuses each beyond the second (nack), or answers nothing (memory alarm).
-
-    To be entered before the queue is longer: a limit that comes later drops what is beyond it.
-    """
-    if how == "nack":
-        rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", FULL)
-    else:
-        rabbit.ctl("set_vm_memory_high_watermark", "0.0000001")
-    try:
-        yield
-    finally:
-        if how == "nack":
-            rabbit.ctl("clear_policy", system.queue)
-        else:
-            rabbit.ctl("set_vm_memory_high_watermark", "0.4")
-
-
-@contextmanager
-def paused(rabbit: RabbitServer) -> Iterator[None]:
-    rabbit.pause()
-    try:
-        yield
-    finally:
-        rabbit.resume()
-
-
-def received(worker: Proc) -> Counter[str]:
-    """How many messages of each task id a worker was sent."""
-    return Counter(re.findall(r"Task apps\.once_app\.work\[([\w-]+)\] received", worker.log))
-
-
-def id_of(start: str, entry: str = "tick") -> str:
-    return task_id("once:", entry, parse_instant(start))
 
 
 def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) -> None:
@@ -89,12 +51,14 @@ def test_messages_that_the_broker_refuses(rabbit: RabbitServer, system: System) 
         overdue = Counter(re.findall(r"window (\S+) of 'tick' is overdue, to be published again", beat.log))
         return max(overdue.values(), default=0)
 
-    with unwilling(rabbit, system, "nack"):
-        beat = system.beat()
-        wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
-        assert "Message Error" in beat.log
-        assert system.outcomes() == {}
-        system.store.set_paused("tick", paused=True)
+    # It is set before the queue is longer: a limit that comes later drops what is beyond it.
+    rabbit.ctl("set_policy", "--apply-to", "queues", system.queue, f"^{system.queue}$", FULL)
+    beat = system.beat()
+    wait_until(lambda: most_overdue() >= 2, "a window is published a third time", 60)
+    assert "Message Error" in beat.log
+    assert system.outcomes() == {}
+    system.store.set_paused("tick", paused=True)
+    rabbit.ctl("clear_policy", system.queue)
     assert beat.alive
     system.worker(pool="solo").wait_ready()
     system.settle([beat], timeout=60)
@@ -108,15 +72,16 @@ def test_a_memory_alarm(rabbit: RabbitServer, system: System) -> None:
     """
     system.entries = {**EVERY_SECOND, **{f"plain{n}": {"task": "apps.once_app.plain", "every": 2.0} for n in range(5)}}
     system.settings |= {"once_beat_claim_lease": 10.0, "once_beat_publish_timeout": 10.0}
-    with unwilling(rabbit, system, "memory alarm"):
-        beats = [system.beat("beat1"), system.beat("beat2", entries=EVERY_SECOND)]
-        for beat in beats:
-            beat.wait_log("the broker takes no messages, since its memory or its disk is full; nothing is claimed", 60)
-        cursor = system.account().cursor
-        wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=BEAT_TTL + 3), "windows pass", 60)
-        assert len(system.store.snapshot().beats) == 2
-        assert system.account().cursor == cursor
-        beats.pop().stop()
+    rabbit.ctl("set_vm_memory_high_watermark", "0.0000001")
+    beats = [system.beat("beat1"), system.beat("beat2", entries=EVERY_SECOND)]
+    for beat in beats:
+        beat.wait_log("the broker takes no messages, since its memory or its disk is full; nothing is claimed", 60)
+    cursor = system.account().cursor
+    wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=BEAT_TTL + 3), "windows pass", 60)
+    assert len(system.store.snapshot().beats) == 2
+    assert system.account().cursor == cursor
+    beats.pop().stop()
+    rabbit.ctl("set_vm_memory_high_watermark", "0.4")
     beats[0].wait_log("the broker answers again", 60)
     system.worker(pool="prefork", concurrency=2).wait_ready()
     system.wait_done(2)
@@ -152,19 +117,15 @@ def test_a_connection_cut_during_a_publish(proxy: AmqpProxy, system: System, at:
     system.check_each_once()
     twice = away and at == "basic.ack"  # else its worker may have been there before a beat looked for it
     wait_until(lambda: len(system.refused()) >= twice, "the second copy is refused", 20)
-    copies = received(worker)
-    assert set(copies) == {id_of(start) for start in system.starts()}
+    copies = Counter(re.findall(r"Task apps\.once_app\.work\[([\w-]+)\] received", worker.log))
+    assert set(copies) == {task_id("once:", "tick", parse_instant(start)) for start in system.starts()}
     assert twice <= sum(copies.values()) - len(copies) == len(system.refused()) <= (at == "basic.ack")
-
-
-def many(number: int) -> dict[str, Any]:
-    """Entries that are due at one instant, soon, and not again within a test."""
-    return {f"tick{n}": {"task": "apps.once_app.work", **once_soon()} for n in range(number)}
 
 
 def test_messages_of_a_slice_are_confirmed_together(proxy: AmqpProxy, system: System) -> None:
     """All are sent before the first one's confirm is there: twenty don't take twenty round trips."""
-    system.entries = many(20)
+    # They are due at one instant, soon, and not again within the test.
+    system.entries = {f"tick{n}": {"task": "apps.once_app.work", **once_soon()} for n in range(20)}
     system.settings |= {"once_beat_claim_lease": 20.0, "once_beat_publish_timeout": 20.0}
     proxy.hold("basic.ack", until=lambda: proxy.methods.count("basic.publish") >= 20)
     system.worker().wait_ready()
@@ -228,28 +189,6 @@ def test_redelivery_while_it_executes(proxy: AmqpProxy, system: System) -> None:
     proxy.away = False
     system.settle([beat])
     system.check_each_once()
-
-
-def test_rabbitmq_does_not_answer(rabbit: RabbitServer, system: System) -> None:
-    """It takes connections and answers nothing: a beat claims nothing, says so once, and goes on when it is back.
-
-    What a frozen RabbitMQ finds in its sockets when it wakes are copies, which are refused.
-    """
-    system.worker(pool="solo").wait_ready()
-    beat = system.beat()
-    system.wait_done(2)
-    with paused(rabbit):
-        beat.wait_log("the broker doesn't answer: ", 60)
-        cursor = system.account().cursor
-        wait_until(lambda: datetime.now(timezone.utc) > cursor + timedelta(seconds=5), "windows pass", 20)
-        assert system.account().cursor == cursor
-        assert beat.alive
-    beat.wait_log("the broker answers again")
-    system.wait_done(4)
-    system.settle([beat])
-    system.check_each_once()
-    for line in ("the broker doesn't answer", "the broker answers again"):
-        assert beat.log.count(line) == 1
 
 
 def test_rabbitmq_is_killed_under_load(system: System) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 from celery import Celery
-from processes import Proc, Processes, wait_until
+from processes import Proc, Processes
 from servers import RedisServer
 from system import System
 
@@ -52,67 +53,47 @@ def url(server: RedisServer, user: str, passwords: dict[str, str], db: int = 0) 
     return f"redis://{user}:{quote(passwords[user], safe='')}@127.0.0.1:{server.port}/{db}"
 
 
-def connect(system: System, server: RedisServer, passwords: dict[str, str]) -> dict[str, str]:
-    """The environment of a process with these passwords."""
-    system.broker_url = url(server, "broker", passwords)
-    system.result_url = url(server, "results", passwords, 1)
-    system.store_url = url(server, "store", passwords)
-    return system.env()
-
-
-def ping(system: System, env: dict[str, str], name: str, status: int) -> Proc:
-    proc = system.procs.start([sys.executable, "-m", "celery", "-A", system.app, "once", "ping"], name=name, env=env)
-    assert proc.wait() == status, proc.log
-    return proc
-
-
 @pytest.mark.long
 def test_no_password_is_shown(system: System, start_redis: Callable[..., RedisServer]) -> None:
     """Beat, worker and ping say no password at loglevel DEBUG: right ones, wrong ones, server gone and back."""
     system.check_law = False
     server = start_redis()
     let_in(server, PASSWORDS)
-    wrong = connect(system, server, WRONG)
-    env = connect(system, server, PASSWORDS)
+
+    def start(name: str, passwords: dict[str, str]) -> list[Proc]:
+        """A worker, a beat and a probe with these passwords."""
+        system.broker_url = url(server, "broker", passwords)
+        system.result_url = url(server, "results", passwords, 1)
+        system.store_url = url(server, "store", passwords)
+        return [
+            system.worker(f"worker-{name}", loglevel="DEBUG"),
+            system.beat(f"beat-{name}", loglevel="DEBUG"),
+            system.celery("once", "ping", name=f"ping-{name}"),
+        ]
+
+    wrong = start("wrong", WRONG)
+    wrong[0].wait_log("invalid username-password")
+    wrong[1].wait_log("nothing is claimed until Redis can be used again: .*WRONGPASS|invalid username-password")
+    assert wrong[2].wait() == os.EX_UNAVAILABLE
+    right = start("right", PASSWORDS)
     system.use_store(system.store_url)
-
-    def worker(name: str, env: dict[str, str]) -> Proc:
-        return system.procs.start_worker("apps.once_app", name=name, env=env, concurrency=1, loglevel="DEBUG")
-
-    def beat(name: str, env: dict[str, str]) -> Proc:
-        return system.procs.start_beat("apps.once_app", name=name, env=env, loglevel="DEBUG")
-
-    procs = [worker("worker", env), beat("beat", env)]
-    procs[0].wait_ready()
     system.wait_done(2)
-    procs += [ping(system, env, "ping", 0), ping(system, wrong, "ping-wrong", 69)]
-    procs += [worker("worker-wrong", wrong), beat("beat-wrong", wrong)]
-    procs[-1].wait_log("nothing is claimed until Redis can be used again: .*WRONGPASS|invalid username-password")
-    procs[-2].wait_log("invalid username-password")
-
-    # It changes under them.
-    seen = [len(proc.log) for proc in procs]
-    let_in(server, WRONG)
-    procs[1].wait_log("nothing is claimed|the broker doesn't answer", since=seen[1])
-    procs[0].wait_log("invalid username-password", since=seen[0])
+    let_in(server, WRONG)  # they change under them
+    right[0].wait_log("invalid username-password")
+    right[1].wait_log("nothing is claimed|the broker doesn't answer")
     let_in(server, PASSWORDS)
     system.wait_done(2, timeout=60)
-
-    # It goes away, and comes back.
-    seen = [len(proc.log) for proc in procs]
     server.stop()
-    procs[1].wait_log("nothing is claimed|the broker doesn't answer", since=seen[1])
-    procs[0].wait_log("Connection refused|onnection to broker lost", since=seen[0])
-    procs.append(ping(system, env, "ping-gone", 69))
+    right[0].wait_log("Connection refused|onnection to broker lost")
+    assert system.celery("once", "ping", name="ping-gone").wait() == os.EX_UNAVAILABLE
     server.restart()
     let_in(server, PASSWORDS)
     system.wait_done(2, timeout=60)
-
-    for proc in procs:
+    assert "127.0.0.1" in right[1].log, "the banner still says where"
+    for proc in system.procs:
         proc.stop()
         check(proc.log, proc)
         assert proc.log
-    wait_until(lambda: "127.0.0.1" in procs[1].log, "the banner still says where", 1)
 
 
 PLAIN = """
