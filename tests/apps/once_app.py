@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from celery import Celery, Task
-from celery.schedules import BaseSchedule, schedule
+from celery.schedules import BaseSchedule
 from crons import cron
 from killpoints import install, reach
 from ledger import Ledger
@@ -49,18 +49,8 @@ ATTRIBUTES = json.loads(os.environ.get("TASK", "{}"))
 ledger = Ledger(os.environ["LEDGER"])
 
 
-class Broken(schedule):
-    """A schedule that raises."""
-
-    def remaining_estimate(self, last_run_at):
-        raise RuntimeError("this schedule is broken")
-
-
 class Polled(BaseSchedule):
-    """Due while a file is there, whatever ran last; asked each second, and again so many seconds after it was due.
-
-    It raises while the file has a text.
-    """
+    """Due while a file is there, whatever ran last; asked each second, and again so many seconds after it was due."""
 
     def __init__(self, path, seconds):
         super().__init__()
@@ -73,8 +63,6 @@ class Polled(BaseSchedule):
         ledger.write("asked", path=self.path)
         if not Path(self.path).exists():
             return False, 1.0
-        if Path(self.path).read_text():
-            raise LookupError("no such table")
         return True, self.seconds
 
     def __repr__(self):
@@ -88,8 +76,6 @@ def make_schedule(entry):
         return cron(entry["cron"])
     if "stored" in entry:
         return read_schedule(entry["stored"])
-    if entry.get("broken"):
-        return Broken(1.0)
     return timedelta(seconds=entry["every"])
 
 

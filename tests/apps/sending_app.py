@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from threading import Timer
 
 from apps.once_app import app, ledger
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore
 
 from celery_once_beat import OnceTask
 
@@ -15,11 +14,6 @@ QUEUE = os.environ["QUEUE"]
 
 def note(self, name):
     ledger.write("ran", task=name, scheduled=self.window.scheduled, retries=self.request.retries)
-
-
-@app.task(bind=True)
-def other(self, way=""):
-    note(self, "other")
 
 
 @app.task(bind=True, max_retries=3)
@@ -39,10 +33,6 @@ def send(self, way):
         raise Ignore
     if way == "new id":
         raise self.retry(task_id="another", countdown=0)
-    if way == "later":
-        again = self.signature_from_request(queue=QUEUE, retries=1)
-        Timer(0.5, again.apply_async).start()
-        raise Ignore
     if way == "signature":
         self.signature_from_request(queue=QUEUE).apply_async()
         raise Ignore
@@ -50,11 +40,6 @@ def send(self, way):
         headers = {name: value for name, value in vars(request).items() if name.startswith("once_")}
         app.send_task(self.name, (way,), task_id=request.id, headers=headers, queue=QUEUE)
         raise Ignore
-    if way == "replace":
-        raise self.replace(other.s(way).set(headers=dict(request.headers or vars(request))))
-    if way == "headers":
-        headers = {name: value for name, value in vars(request).items() if name.startswith("once_")}
-        send.apply_async((way,), task_id=request.id, headers=headers)
 
 
 @app.task(bind=True)
@@ -92,59 +77,6 @@ def sent(self, way):
     note(self, "sent")
     if not self.request.retries:
         raise self.retry(countdown=0)
-
-
-class Hooked(OnceTask):
-    """Its ``before_start`` does what its argument says, the first time."""
-
-    abstract = True
-
-    def before_start(self, task_id, args, kwargs):
-        ledger.write("hook", retries=self.request.retries, attempt=self.window.attempt)
-        if self.request.retries:
-            return
-        if args[0] == "raise":
-            raise ValueError("no database")
-        if args[0] == "ignore":
-            raise Ignore
-        if args[0] == "reject":
-            raise Reject("not here", requeue=False)
-        if args[0] == "retry":
-            raise self.retry(countdown=0)
-
-
-@app.task(bind=True, base=Hooked)
-def hooked(self, way):
-    note(self, "hooked")
-
-
-class Middle(Hooked):
-    """Bound to the app before a task that inherits from it."""
-
-    name = "apps.sending_app.middle"
-
-    def before_start(self, *args):
-        super().before_start(*args)
-
-    def run(self, way): ...
-
-
-app.register_task(Middle())
-
-
-class Twice(Middle):
-    """Its hook calls one that is a task's own, too."""
-
-    name = "apps.sending_app.twice"
-
-    def before_start(self, *args):
-        super().before_start(*args)
-
-    def run(self, way):
-        note(self, "twice")
-
-
-app.register_task(Twice())
 
 
 for entry in app.conf.beat_schedule.values():

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from celery.exceptions import Ignore, Reject
 from deliveries import Worker
 
 from celery_once_beat import OnceTask
@@ -47,19 +48,7 @@ class Made(OnceTask):
         return partial(self.run)
 
 
-class Static(OnceTask):
-    """Is called as a function."""
-
-    abstract = True
-
-    @staticmethod
-    def __call__() -> Any:
-        return Static.body()
-
-    body: Callable[[], Any]
-
-
-@pytest.mark.parametrize("base", [Bound, Started, Made, Static])
+@pytest.mark.parametrize("base", [Bound, Started, Made])
 def test_a_window_runs_once(worker: Worker, base: type[OnceTask]) -> None:
     """A second message is refused before any of the base's own code."""
     calls = []
@@ -67,13 +56,39 @@ def test_a_window_runs_once(worker: Worker, base: type[OnceTask]) -> None:
     def body() -> None:
         calls.append(worker.task.window.start)
 
-    def call_body() -> None:
-        worker.body()
-
-    Static.body = staticmethod(body)
-    worker.task = worker.app.task(call_body, name="proj.own", base=base, shared=False)
+    worker.task = worker.app.task(body, name="proj.own", base=base, shared=False)
     assert worker.trace(body) == "SUCCESS"
     number = len(calls)
     assert worker.trace(body) == "IGNORED"
     assert worker.account.counts == {"done": 1}
     assert len(calls) == number > 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "state", "outcome"),
+    [
+        (None, "SUCCESS", "done"),
+        (ValueError("no database"), "FAILURE", "failed"),
+        (Reject("not here", requeue=False), "REJECTED", "failed"),
+        (Ignore(), "IGNORED", "done"),
+    ],
+)
+def test_before_start_is_a_part_of_the_execution(worker: Worker, raised: Any, state: str, outcome: str) -> None:
+    """What it raises ends the window as what the body raises; it isn't called for a refused copy."""
+    calls = []
+
+    class Hooked(OnceTask):
+        abstract = True
+
+        def before_start(self, *_: Any) -> None:
+            calls.append(self.window.attempt)
+            if raised:
+                raise raised
+
+    def body() -> None:
+        calls.append("body")
+
+    worker.task = worker.app.task(body, name="proj.own", base=Hooked, shared=False)
+    assert [worker.trace(body), worker.trace(body)] == [state, "IGNORED"]
+    assert calls == [1, "body"][: 1 if raised else 2]
+    assert worker.account.counts == {outcome: 1}
