@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 from processes import Proc, wait_until
 from servers import free_port
 from system import System
@@ -31,7 +31,7 @@ from celery_once_beat.features.keyed.task import _app_at, _window_at
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Begun, Busy, Claimed, Closed, Ending, Store, Unchanged, store_of
 from celery_once_beat.windows import KeyedWindow
-from celery_once_beat.worker.leases import Leases, leases_of
+from celery_once_beat.worker.leases import leases_of
 
 UTC = timezone.utc
 YEARLY = {"every": timedelta(days=366)}  # one window for as long as a test takes
@@ -78,35 +78,37 @@ def test_as_a_decorator(redis_url: str) -> None:
     assert (job.__name__, job.__doc__) == ("job", "What it does.")
 
 
-def test_many_threads_at_once(redis_url: str) -> None:
-    """Of fifty callers one gets it, also where they share the object."""
-    shared = once("crowd", **YEARLY, url=redis_url)
-
-    def call(_: int) -> bool:
-        with shared as window:
-            time.sleep(0.05)
-            return window is not None
-
-    with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(call, range(50))) == 1
-
-
-def test_what_runs_after_its_call_is_refused(redis_url: str) -> None:
-    """A generator would be done before it has begun; within one, a with block does it."""
-
-    def generator() -> Iterator[None]:
+class Job:
+    def __call__(self) -> Iterator[None]:
         yield
 
-    class Job:
-        def __call__(self) -> Iterator[None]:
-            yield
 
-    for function, name in (
-        (generator, "generator"), (partial(generator), "generator"), (Job(), "Job"),
-        (partial(partial(Job())), "Job"), (Job().__call__, "Job.__call__"),
-    ):  # fmt: skip
-        with pytest.raises(SettingError, match=rf"found \S*{name}, whose body runs after its call, expected a plain f"):
-            once("later", **YEARLY, url=redis_url)(function)
+async def rows() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(partial(partial(Job())), "Job"), (Job().__call__, r"Job\.__call__"), (rows, "rows")],
+    ids=["object", "method", "async generator"],
+)
+def test_what_runs_after_its_call_is_refused(function: Callable[..., Any], name: str, redis_url: str) -> None:
+    """A generator would be done before it has begun; within one, a with block does it."""
+    with pytest.raises(SettingError, match=rf"found \S*{name}, whose body runs after its call, expected a plain f"):
+        once("later", **YEARLY, url=redis_url)(function)
+
+
+async def coroutine() -> None:
+    pytest.fail("it ran")
+
+
+@pytest.mark.parametrize("made", [Job(), coroutine], ids=["generator", "coroutine"])
+def test_what_only_its_result_shows_to_run_later_has_failed(made: Callable[[], Any], redis_url, raw) -> None:
+    """A wrapper that returns a coroutine or a generator: it is closed, and the window isn't done."""
+    later = once("later", **YEARLY, url=redis_url)(lambda *_: made())
+    with pytest.raises(SettingError, match=r"found .*<lambda>, whose body runs after its call"):
+        later()
+    assert {raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")} == {"failed"}
 
 
 def in_another_context(call: Callable[[], Any]) -> Any:
@@ -147,14 +149,14 @@ def test_a_block_that_is_left_in_another_context(redis_url: str, raw: redis.Redi
         shared.__exit__(None, None, None)
 
 
-def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis) -> None:
     """What the body raises is the caller's; the window has failed, and runs again only where that is asked for."""
     with pytest.raises(ZeroDivisionError), once("fails", **YEARLY, url=redis_url):
         _ = 1 / 0
-    (key,) = raw.keys("once:*run:fails:*")
-    assert raw.get(key).startswith("done:failed:")
     with once("fails", **YEARLY, url=redis_url) as window:
         assert window is None
+    (key,) = raw.keys("once:*run:fails:*")
+    assert raw.get(key).startswith("done:failed:")
 
     turn = once("again", **YEARLY, url=redis_url, retry_failed_after=600.0)
     with pytest.raises(ZeroDivisionError), turn as first:
@@ -164,17 +166,9 @@ def test_a_failure_is_an_end(redis_url: str, raw: redis.Redis, monkeypatch: pyte
     (key,) = raw.keys("once:*run:again:*")
     assert 590 < raw.ttl(key) <= 600
     raw.delete(key)  # its time has come
-    with pytest.raises(ZeroDivisionError), turn as second:
-        _ = 1 / 0
-    assert second.start == first.start
-    assert second.fence >= first.fence
-    assert [first.attempt, second.attempt] == [1, 2]
-    raw.delete(key)
-    begin, replies = Leases.begin, []
-    monkeypatch.setattr(Leases, "begin", lambda *of: [replies.append(begin(*of)) for _ in range(2)] and replies[-1])
-    with turn as third:
-        assert third.attempt == 3
-    assert replies[0][0] == replies[1][0], "its reply was lost"
+    with turn as second:
+        assert (second.start, first.attempt, second.attempt) == (first.start, 1, 2)
+        assert second.fence >= first.fence
     with turn as window:
         assert window is None, "it is done"
 
@@ -209,12 +203,7 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
     ("given", "text"),
     [
         ({"every": "soon"}, "every: found 'soon', expected a timedelta, seconds, a schedule like crontab"),
-        ({"every": 0}, "every: found 0, expected a timedelta, seconds"),
-        ({"every": True}, "every: found True, expected a timedelta, seconds"),
         ({"every": float("nan")}, "every: found nan, expected a timedelta, seconds"),
-        ({"every": 1e300}, "every: found 1e+300, expected a timedelta, seconds"),
-        ({"every": "1y"}, "every: found '1y', expected a timedelta, seconds"),
-        ({"every": timedelta(0)}, "every: found datetime.timedelta(0), expected"),
         ({"every": "1h", "tz": "Europe/Nowhere"}, "tz: found 'Europe/Nowhere', expected the name of a time zone like"),
         ({"every": "1h", "lease": 0.1}, "lease: found 0.1, expected a number of seconds, at least 0.5"),
         ({"every": "1h", "retry_failed_after": "1h"}, "retry_failed_after: found '1h', expected a number of seconds"),
@@ -224,9 +213,8 @@ def test_the_servers_clock_says_which_window(redis_url: str, monkeypatch: pytest
 )
 def test_what_cant_be_is_said_at_once(given: dict[str, Any], text: str) -> None:
     """At import, not when it runs at night; no server is asked."""
-    with pytest.raises(SettingError, match=r"^once\('job'\)") as caught:
+    with pytest.raises(SettingError, match=rf"^once\('job'\).*{re.escape(text)}"):
         once("job", **{"url": "redis://127.0.0.1:1/0", **given})
-    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -257,24 +245,20 @@ def test_a_wrong_key(key: Any) -> None:
         ("1d", "Europe/Berlin", datetime(2026, 7, 1, 22, tzinfo=UTC)),
         (timedelta(days=1), None, datetime(2026, 7, 2, tzinfo=UTC)),
         ("15 min", None, datetime(2026, 7, 2, 12, 30, tzinfo=UTC)),
-        ("15m", None, datetime(2026, 7, 2, 12, 30, tzinfo=UTC)),
-        ("90s", None, datetime(2026, 7, 2, 12, 34, 30, tzinfo=UTC)),
-        ("2h", None, datetime(2026, 7, 2, 12, tzinfo=UTC)),
-        (3600, None, datetime(2026, 7, 2, 12, tzinfo=UTC)),
         (0.5, None, datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC)),
         (86400, "Europe/Berlin", datetime(2026, 7, 1, 22, tzinfo=UTC)),
-        ("1w", None, datetime(2026, 6, 29, tzinfo=UTC)),
         (crontab(hour=9, minute=30), "America/New_York", datetime(2026, 7, 1, 13, 30, tzinfo=UTC)),
         (crontab(hour=2, minute=0, day_of_month=1, month_of_year=3), None, datetime(2026, 3, 1, 2, tzinfo=UTC)),
-        (schedule(30), None, datetime(2026, 7, 2, 12, 34, 30, tzinfo=UTC)),
     ],
 )
 def test_which_window_it_is(every: Any, tz: str | None, start: datetime) -> None:
     """Every way to say when, in the zone that it names."""
+    before = dict(getattr(every, "__dict__", {}))
     turn = once("job", every=every, tz=tz, url="redis://127.0.0.1:1/0")
     window = _window_at(turn._schedule, "job", datetime(2026, 7, 2, 12, 34, 56, tzinfo=UTC))
     assert window is not None
     assert window.start == start
+    assert getattr(every, "__dict__", {}) == before, "a schedule object may stand in a beat schedule too"
 
 
 def test_keys_are_told_from_each_other(redis_url: str) -> None:
@@ -303,62 +287,30 @@ def test_children_are_told_from_each_other() -> None:
     assert max(map(len, names)) < 100
 
 
-def test_a_schedule_object_stays_the_callers(redis_url: str) -> None:
-    """One that stands in a beat schedule too, or in two zones, isn't changed, nor seen in the other's zone."""
-    at_two = crontab(hour=2, minute=0)
-    app = at_two.app = Celery("owner", set_as_current=False)
-    assert str(at_two.tz) == "UTC"
-    now = datetime(2026, 7, 2, 12, tzinfo=UTC)
-    starts = [
-        keyed._window_at(once("job", every=at_two, tz=tz, url=redis_url)._schedule, "job", now).start.hour
-        for tz in ("Europe/Berlin", "America/New_York")
-    ]
-    assert starts == [0, 6]
-    assert (at_two.app, str(at_two.tz)) == (app, "UTC")
-
-
 def test_exit_stacks_that_are_left_in_another_context(redis_url: str, raw: redis.Redis) -> None:
-    """None ends a lease early; of several of one object it may last until the last of them is left."""
+    """None ends a lease early: of several of one object it lasts until the last of them is left."""
     shared = once("stack", **YEARLY, url=redis_url)
     first, second = ExitStack(), ExitStack()
     window = in_another_context(lambda: first.enter_context(shared))
-    assert window is not None
     assert in_another_context(lambda: second.enter_context(shared)) is None
     in_another_context(first.close)
     assert window.held
     in_another_context(second.close)
     assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
+    raw.delete(*raw.keys("once:key:*run:*"))
     outer = ExitStack()
-    threads = once("threads", **YEARLY, url=redis_url)
-    assert outer.enter_context(threads) is not None
+    assert outer.enter_context(shared) is not None
     with ExitStack() as inner:
-        assert in_another_context(lambda: inner.enter_context(threads)) is None
+        assert in_another_context(lambda: inner.enter_context(shared)) is None
         outer.close()  # in the context in which it was entered
-        assert {raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")} == {"done"}
+        assert [raw.get(run).split(":")[0] for run in raw.keys("once:key:*run:*")] == ["done"]
 
 
-def test_what_only_its_result_shows_to_run_later_has_failed(redis_url: str, raw: redis.Redis) -> None:
-    """A wrapper that returns a coroutine or a generator: it is closed, and the window isn't done."""
-
-    async def coroutine() -> None:
-        pytest.fail("it ran")
-
-    def generator() -> Iterator[None]:
-        yield
-
-    for number, made in enumerate((coroutine, generator)):
-        later = once(f"later-{number}", **YEARLY, url=redis_url)(partial(lambda made: made(), made))
-        with pytest.raises(SettingError, match=r"found .*<lambda>, whose body runs after its call"):
-            later()
-    assert {raw.get(key).split(":")[1] for key in raw.keys("once:key:*run:*")} == {"failed"}
-
-
-@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
-def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis, exits: type[BaseException]) -> None:
+def test_an_exit_is_no_end(redis_url: str, raw: redis.Redis) -> None:
     """It records nothing: the lease runs out, and the next caller begins."""
     turn = once("exits", **YEARLY, url=redis_url, lease=0.5)
-    with pytest.raises(exits), turn:
-        raise exits
+    with pytest.raises(SystemExit), turn:
+        raise SystemExit
     wait_until(lambda: not raw.keys("once:*run:exits:*"), "its lease has run out", 60)
     with turn as window:
         assert window.attempt == 2
@@ -427,28 +379,36 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
 # ------------------------------------------------------------------------------------------------ many processes
 
 
-@pytest.fixture
-def node(system: System) -> Callable[..., Proc]:
-    """Start plain code as a timer on one more machine would."""
-    numbers = iter(range(1000))
-    system.check_law = False
+NODE = """
+import sys, time
+from celery_once_beat import once
+from ledger import Ledger
 
-    def start(*arguments: str) -> Proc:
-        command = [sys.executable, "-m", "apps.keyed_app", *arguments]
-        return system.procs.start(command, name=f"node{next(numbers)}", env=system.env())
-
-    return start
+ledger = Ledger(sys.argv[1])
+with once("nightly", every="366d", url=sys.argv[2], lease=3.0) as window:
+    if window:
+        ledger.write("start", start=str(window.start), fence=window.fence)
+        time.sleep(float(sys.argv[3]))
+        ledger.write("finish")
+"""
 
 
 @pytest.mark.long
-def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Callable[..., Proc]) -> None:
-    """Eight nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
-    first = [node("nightly", "366d", "60") for _ in range(4)]
+def test_a_node_that_dies_leaves_the_window_to_the_next(system: System) -> None:
+    """Four nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
+    system.check_law = False
+
+    def node(seconds: float = 0.0) -> Proc:
+        """Start plain code as a timer on one more machine would."""
+        command = [sys.executable, "-c", NODE, str(system.ledger.path), system.store_url, str(seconds)]
+        return system.procs.start(command, name="node")
+
+    first = [node(60) for _ in range(4)]
     wait_until(lambda: sum(not proc.alive for proc in first) == 3, "three are refused", 60)
     (runner,) = [proc for proc in first if proc.alive]
     runner.kill()
-    wait_until(lambda: (node("nightly", "366d").wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    node("nightly", "366d").wait(60)
+    wait_until(lambda: (node().wait(60), system.ledger.read("finish"))[1], "another ran", 60)
+    node().wait(60)
     started = system.ledger.read("start")
     assert len(started) == 2
     assert len({event["start"] for event in started}) == 1, "the same window"
@@ -456,36 +416,18 @@ def test_a_node_that_dies_leaves_the_window_to_the_next(system: System, node: Ca
     assert len(system.ledger.read("finish")) == 1
 
 
-@pytest.mark.long
-def test_children_are_sent_once(system: System) -> None:
-    """A parent that runs again sends no child twice; a failed child and a retry end as they would."""
-    system.check_law = False
-    app = _keyed_app(system)
-    for _ in range(3):
-        app.tasks["apps.keyed_app.report"].run(["ann", "bob", "fails", "twice"])
-    assert system.waiting() == 4
-    worker = system.procs.start_worker("apps.keyed_app", env=system.env(), concurrency=2)
-    wait_until(lambda: len(system.ledger.read("start")) >= 5, "all ran, one a second time", 60)
-    app.tasks["apps.keyed_app.report"].run(["ann", "carl"])
-    wait_until(lambda: len(system.ledger.read("finish")) == 4, "and who is new", 60)
-    started = [event["user"] for event in system.ledger.read("start")]
-    assert sorted(started) == ["ann", "bob", "carl", "fails", "twice", "twice"]
-    assert {event["entry"] for event in system.ledger.read("start") if event["user"] == "ann"} == {
-        "apps.keyed_app.mail@report:ann"
-    }
-    worker.stop()
-    with system.client() as client:
-        assert not [key for key in client.scan_iter("once:*") if b":key:" not in key and b":run:" in key]
-
-
 def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     """Killed between claim and publish: the next who asks publishes, at once; where the publish failed, too."""
     system.check_law = False
-    app = _keyed_app(system)
+    app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
+    app.conf.update(once_beat_redis_url=system.store_url, task_default_queue=system.queue, once_beat_publish_timeout=5)
+
+    @app.task(name="mail", shared=False)
+    def mail(user: str) -> None: ...
+
     window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
-    mail = app.tasks["apps.keyed_app.mail"]
     store = store_of(app)
-    keyed = KeyedWindow("apps.keyed_app.mail@report:ann", window.start, None)
+    keyed = KeyedWindow("mail@report:ann", window.start, None)
     assert claim_key(store, keyed, "somebody who died") == Claimed(0, None)
     assert mail.apply_once(("ann",), key="ann", window=window) is not None
     assert mail.apply_once(("ann",), key="ann", window=window) is None
@@ -502,21 +444,6 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     result = mail.apply_once((7,), key=7, every="366d")
     assert result is not None
     assert mail.apply_once((7,), key=7, every="366d") is None
-
-
-def _keyed_app(system: System) -> Celery:
-    app = Celery("sender", broker=system.broker_url, task_cls=OnceTask, set_as_current=False)
-    app.conf.update(once_beat_redis_url=system.store_url, task_default_queue=system.queue, once_beat_publish_timeout=5)
-
-    @app.task(name="apps.keyed_app.mail", shared=False)
-    def mail(user: str) -> None:
-        pass
-
-    @app.task(name="apps.keyed_app.report", shared=False)
-    def report(users: list[str]) -> None:
-        window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
-        for user in users:
-            mail.apply_once((user,), key=user, window=window)
-
-    app.finalize()
-    return app
+    assert asyncio.run(mail.apply_once_async((7,), key=7, every="366d")) is None
+    assert asyncio.run(mail.apply_once_async((8,), key=8, every="366d", task_id="mine")).id == "mine"
+    assert system.waiting() == 4
