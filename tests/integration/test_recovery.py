@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedule
-from deliveries import heard
 from processes import wait_until
 from proxy import Proxy
+from servers import RedisServer
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat import recovery
 from celery_once_beat.beat.entries import Entries
-from celery_once_beat.beat.publishing import Job
 from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules import EntryPolicy
-from celery_once_beat.settings import Settings
 from celery_once_beat.store import BeatReport, ClaimRequest, LoadRequest, Store
 from celery_once_beat.windows import WindowKey
 
@@ -36,83 +32,47 @@ REPORT = BeatReport(offset=0.0, lag=0.0, entries=1, untracked=0, version="1")
 LOGGER = "celery_once_beat.beat.recovery"
 
 
-def work() -> None:
-    """A task that nobody runs here."""
-
-
 class Beat:
     """What a beat has for its recovery; every claim of it is overdue at once."""
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, store: Store, raw: redis.Redis) -> None:
         self.app = Celery("tests", set_as_current=False, task_cls=OnceTask)
-        self.app.task(work, name="proj.task", shared=False)
-        self.settings = Settings(redis_url=url, **settings)
-        self.store = Store(self.settings)
-        self.rows = Entries("beat-1", self.settings, self.app.tasks)
-        self.recovery = Recovery(self.store, "beat-1", ServerClock(), self.rows, self, "", "")
-        self.client = redis.Redis.from_url(url, decode_responses=True)
+        self.app.task(wait_until, name="proj.task", shared=False)
+        self.store = store
+        self.rows = Entries("beat-1", store.settings, self.app.tasks)
+        self.recovery = Recovery(store, "beat-1", ServerClock(), self.rows, self, "", "")
+        self.client = raw
 
-    def schedule(self, *names: str, **options: Any) -> None:
+    def schedule(self, *names: str) -> None:
         """The beat's schedule has these entries, each minute."""
-        every = schedule(60, app=self.app)
-        self.rows.refresh(
-            {
-                name: ScheduleEntry(name=name, task="proj.task", schedule=every, options=options, app=self.app)
-                for name in names
-            }
-        )
+        entry = {"task": "proj.task", "schedule": schedule(60, app=self.app), "app": self.app}
+        self.rows.refresh({name: ScheduleEntry(name=name, **entry) for name in names})
 
-    def claim(
-        self, name: str, number: int, beat: str = "beat-1", mark: str = "mark", most: int = 3, **limits: Any
-    ) -> list[WindowKey]:
+    def claim(self, name: str, number: int, beat: str = "beat-1") -> list[WindowKey]:
         """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
         row = self.rows.get(name)
-        mark = row.fingerprint if row else mark
+        mark = row.fingerprint if row else "mark"
         self.store.heartbeat(beat)
-        self.store.load_many(
-            [LoadRequest(name, beat, mark, 86400.0, EntryPolicy(max_attempts=most, **limits), known=T0)]
-        )
+        self.store.load_many([LoadRequest(name, beat, mark, 86400.0, EntryPolicy(max_attempts=3), known=T0)])
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
-        for n, window in enumerate(windows):
-            self.store.claim_many(beat, [ClaimRequest(window, T0 + n * MINUTE, mark)])
-        open_key = self.store.entry_key(name).partition("entry:")[0] + "open"
+        for window in windows:
+            self.store.claim_many(beat, [ClaimRequest(window, window.start - MINUTE, mark)])
+        open_key = self.store.keys.open(self.store.shard_of(name))
         for member, _ in self.client.zscan_iter(open_key):
             self.client.zadd(open_key, {member: (T0 + timedelta(days=1)).timestamp() * 1000}, xx=True)
         return windows
 
-    def look(self) -> tuple[list[Job], StoreUnavailableError | None]:
-        return self.recovery.take(self.recovery.sweep(REPORT))
+    def look(self) -> tuple[list[WindowKey], StoreUnavailableError | None]:
+        jobs, away = self.recovery.take(self.recovery.sweep(REPORT))
+        return [WindowKey(job.entry.name, job.start) for job in jobs], away
 
     def taken(self) -> list[WindowKey]:
-        return keys(self.look()[0])
-
-
-def keys(jobs: list[Job]) -> list[WindowKey]:
-    return [WindowKey(job.entry.name, job.start) for job in jobs]
+        return self.look()[0]
 
 
 @pytest.fixture
-def new_beat(redis_url: str, close_later: Callable[[Any], Any]) -> Callable[..., Beat]:
-    def make(**settings: Any) -> Beat:
-        beat = Beat(redis_url, **settings)
-        close_later(beat.store)
-        close_later(beat.client)
-        return beat
-
-    return make
-
-
-@pytest.fixture
-def beat(new_beat: Callable[..., Beat]) -> Beat:
-    return new_beat()
-
-
-def test_what_is_overdue_is_taken(beat: Beat) -> None:
-    """Each once: what was taken isn't overdue for any other beat."""
-    beat.schedule("a")
-    windows = beat.claim("a", 3)
-    assert beat.taken() == windows
-    assert not beat.taken()
+def beat(store: Store, raw: redis.Redis) -> Beat:
+    return Beat(store, raw)
 
 
 def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
@@ -168,32 +128,18 @@ def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCa
     assert len(caplog.records) == 2, "it was over, and began again"
 
 
-def test_windows_of_a_task_that_is_plain_by_now(beat: Beat) -> None:
-    """No worker would close them any more: dropped, and said so."""
-    beat.schedule("a")
-    (window,) = beat.claim("a", 1)
-    beat.schedule("a", once={"tracked": False})
-    with heard() as sent:
-        assert not beat.taken()
-    assert beat.store.account("a").counts == {"dropped": 1}
-    assert [name for name, _ in sent] == ["window_abandoned", "window_closed"]
-    for _, arguments in sent:
-        assert (arguments["window"].start, arguments["outcome"], arguments["sender"]) == (window.start, "dropped", beat)
-
-
-def test_redis_goes_away_after_a_take(new_beat, redis_server, monkeypatch) -> None:
+def test_redis_goes_away_after_a_take(beat: Beat, redis_server: RedisServer, monkeypatch) -> None:
     """What was taken is to be published all the same; that Redis is away is said with it."""
+    beat.schedule("a", "b")
+    (window,) = beat.claim("a", 1)
+    beat.claim("b", 1)
+    beat.schedule("a")
+    sweep = beat.recovery.sweep
     with Proxy(redis_server.port) as proxy:
-        beat = new_beat()
-        beat.schedule("a", "b")
-        (window,) = beat.claim("a", 1)
-        beat.claim("b", 1)
-        beat.schedule("a")
-        overdue = beat.recovery.sweep(REPORT)
-        through = Store(replace(beat.settings, redis_url=proxy.url()))
+        through = Store(replace(beat.store.settings, redis_url=proxy.url()))
         monkeypatch.setattr(beat.recovery._store, "postpone_many", through.postpone_many)
-        proxy.__exit__()
-        jobs, away = beat.recovery.take(overdue)
+        monkeypatch.setattr(beat.recovery, "sweep", lambda report: (sweep(report), proxy.__exit__())[0])
+        taken, away = beat.look()
         through.close()
-    assert keys(jobs) == [window]
+    assert taken == [window]
     assert isinstance(away, StoreUnavailableError)

@@ -6,11 +6,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-import redis
 from stage import ENTRY, Stage
 
-from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import Histogram, read_times
+from celery_once_beat.lookup import Lookup
 from celery_once_beat.windows import format_instant
 
 INF = float("inf")
@@ -39,17 +38,6 @@ def begin(stage: Stage, *, queued: int = 0, ran: int = 0) -> None:
     stage.fences["A"] = fence
 
 
-def last(stage: Stage) -> Any:
-    from celery_once_beat.lookup import Lookup
-
-    (window,) = Lookup(stage.store).overview([ENTRY]).entries[ENTRY].windows
-    return window.past
-
-
-def in_ms(span: timedelta) -> int:
-    return span // timedelta(milliseconds=1)
-
-
 @pytest.mark.parametrize(
     ("late", "queued", "ran", "bounds"),
     [
@@ -67,11 +55,12 @@ def test_a_window_is_counted_where_it_ends(stage, late, queued, ran, bounds) -> 
     assert counts(stage) == {"late": 0, "queued": 0, "ran": 0}, "it hasn't ended"
     for _ in "the reply was lost", "so it is sent again":
         stage.finish("A")
-    past = last(stage)
+    (window,) = Lookup(stage.store).entry(ENTRY, 1).windows
+    past, millisecond = window.past, timedelta(milliseconds=1)
     assert times(stage) == {
-        "late": Histogram({bounds[0]: 1}, in_ms(past.begun - past.start)),
+        "late": Histogram({bounds[0]: 1}, (past.begun - past.start) // millisecond),
         "queued": Histogram({bounds[1]: 1}, queued),
-        "ran": Histogram({bounds[2]: 1}, in_ms(past.took)),
+        "ran": Histogram({bounds[2]: 1}, past.took // millisecond),
     }
 
 
@@ -107,33 +96,15 @@ def test_what_is_known_of_each_end(stage: Stage, end: str) -> None:
     assert counts(stage) == {"late": late, "queued": queued, "ran": ran}
 
 
-#: Counting one more window in these isn't possible, so they stay as they are.
-UNCOUNTED = [
-    "garbage", "", "1 2", "nan 2 3 l50:1", "1 2 3 linf:x", f"1 2 3 linf:{'9' * 15}", f"{'9' * 15} 2 3 linf:1",
-    f"1 2 3{' l50:1' * 500}", "\udcff\udcfe",
-]  # fmt: skip
-GARBAGE = [
-    *UNCOUNTED, "1 2 3 l50:x", "1 2 3 l50:-1", "1 2 3 l50:", "1 2 3 l50:1\n", "1 2 3 x50:1", "1 2 3 l50:1e3",
-    f"1 2 3 l50:{'9' * 16}",
-]  # fmt: skip
+#: Counting one more window in these isn't possible.
+GARBAGE = ["garbage", "1 2 3 linf:x", f"1 2 3 linf:{'9' * 15}", f"{'9' * 15} 2 3 linf:1", f"1 2 3{' l50:1' * 500}"]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
 def test_garbage_stops_nothing(stage: Stage, garbage: str) -> None:
-    """The window ends as ever, the field gets no longer, and all else of the entry is read."""
-    written = garbage.encode(errors="surrogateescape")
-    stage.raw.hset(stage.entry_key, "times", written)
+    """The window ends as ever, and the field stays as it is."""
+    stage.raw.hset(stage.entry_key, "times", garbage)
     begin(stage)
     stage.finish("A")
-    account = stage.store.account(ENTRY)
-    assert account.counts == {"done": 1}
-    assert stage.raw.execute_command("HSTRLEN", stage.entry_key, "times") <= len(written) + 40
-    if garbage in UNCOUNTED:
-        with redis.Redis.from_url(stage.url) as raw:
-            assert raw.hget(stage.entry_key, "times") == written
-    times = read_times(account)
-    if isinstance(times, StoreDataError):
-        assert f"{stage.entry_key!r} has no histograms in its field 'times'" in str(times)
-        assert len(str(times).splitlines()) == 1
-    else:
-        assert garbage.startswith(("1 2 3 l50:1 ", "999", "1 2 3 linf:999")), "only what looks like ours is read"
+    assert stage.counts() == {"done": 1}
+    assert stage.raw.hget(stage.entry_key, "times") == garbage

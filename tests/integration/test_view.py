@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.settings import Settings
-from celery_once_beat.status import as_json
 from celery_once_beat.status import poll as view
 from celery_once_beat.status.poll import View
 from celery_once_beat.store.keys import shard_of
@@ -42,32 +40,6 @@ def app(redis_url: str) -> Celery:
 @pytest.fixture
 def views(app: Celery, close_later: Callable[[Any], Any]) -> Callable[..., View]:
     return lambda **options: close_later(View(app, Settings.from_app(app), **options))
-
-
-def fill(app: Celery, made: View, windows: int) -> None:
-    loaded = load_schedule(app, Settings.from_app(app))
-    filled.fill(made.store, loaded, windows, timedelta(hours=windows, minutes=1))
-
-
-def test_histories_are_read_where_something_happened(app: Celery, views: Any, raw: redis.Redis) -> None:
-    """A look reads the entries that changed, and their histories; the others' stay the same."""
-    made = views(windows=10)
-    fill(app, made, 4)
-    first = made.snapshot()
-    assert {name: len(stories) for name, stories in first.windows.items()} == {"a": 4, "b": 4, "c": 4}
-
-    def read() -> int:
-        return int(raw.info("commandstats")["cmdstat_lrange"]["calls"])
-
-    before = read()
-    same = made.snapshot()
-    assert read() - before == 0
-    assert all(same.windows[name] is first.windows[name] for name in "abc")
-    raw.hincrby(made.store.entry_key("b"), "refused", 1)
-    before = read()
-    changed = made.snapshot()
-    assert read() - before == 2
-    assert [changed.windows[name] is first.windows[name] for name in "abc"] == [True, False, True]
 
 
 def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, raw: redis.Redis) -> None:
@@ -122,7 +94,12 @@ class FromDatabase(Scheduler):
 
 
 def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Entries of a database come and go; while it is away the last ones are shown, and that is logged once."""
+    """Entries of a database come and go; while it is away the last ones are shown, and that is logged once.
+
+    A scheduler that isn't there is said at the start.
+    """
+    with pytest.raises(SettingError, match="found 'nowhere:Scheduler'"):
+        views(scheduler="nowhere:Scheduler")
     monkeypatch.setattr(view, "_SCHEDULE_LASTS", 0.0)
     made = views(scheduler=f"{__name__}:FromDatabase")
 
@@ -146,7 +123,7 @@ def test_a_schedule_that_changes(views: Any, monkeypatch: pytest.MonkeyPatch, ca
 def test_a_look_that_breaks_off_hides_nothing(app, views, redis_url, monkeypatch) -> None:
     """It found what has changed, and Redis went away before that was read: the next look reads it."""
     made = views()
-    fill(app, made, 2)
+    filled.fill(made.store, load_schedule(app, made.store.settings), 2, timedelta(hours=2, minutes=1))
     made.snapshot()
     made.store.set_paused("b", paused=True)
     entries = Lookup.entries
@@ -160,20 +137,3 @@ def test_a_look_that_breaks_off_hides_nothing(app, views, redis_url, monkeypatch
         made.snapshot()
     monkeypatch.setattr(Lookup, "entries", entries)
     assert [entry.entry for entry in made.snapshot().report.entries if entry.paused] == ["b"]
-
-
-def test_names_that_are_none(app: Celery, views: Any) -> None:
-    """Whatever stands for a name in the schedule: those entries are left out, and said, beside the others."""
-    app.conf.beat_schedule.update({5: dict(HOUR), None: dict(HOUR), "half \udcff": dict(HOUR), ("a",): dict(HOUR)})
-    facts = as_json(views().snapshot().report)
-    json.dumps(facts)
-    assert {entry["entry"]: entry["kind"] for entry in facts["entries"]} == {
-        **dict.fromkeys("abc", "scheduled"),
-        **dict.fromkeys(("5", "None", "half \udcff", "('a',)"), "left out"),
-    }
-
-
-def test_a_scheduler_that_isnt_there(views: Any) -> None:
-    """It is said at the start."""
-    with pytest.raises(SettingError, match="found 'nowhere:Scheduler'"):
-        views(scheduler="nowhere:Scheduler")
