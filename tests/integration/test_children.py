@@ -21,7 +21,7 @@ from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
 from celery_once_beat.beat import Entries, as_loaded
 from celery_once_beat.errors import SettingError
 from celery_once_beat.features.keyed.beat import Children
-from celery_once_beat.features.keyed.store import open_child
+from celery_once_beat.features.keyed.store import open_child, read_children
 from celery_once_beat.features.orders.orders import OrderedBy, Orders
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EntryPolicy
@@ -169,7 +169,7 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
     store = store_of(mail.app)
     (window,) = overdue(store)
     assert window.entry == "child:proj.mail@report:ann"
-    assert Lookup(store).children("report", WINDOW.start) == [(window.entry, result.id)]
+    assert read_children(store, "report", WINDOW.start) == [(window.entry, result.id)]
     begun = store.begin(window, "worker", 30.0)
     assert isinstance(begun, Begun)
     assert send(mail) is None
