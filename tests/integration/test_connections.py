@@ -210,7 +210,7 @@ def exercise(user: Stage) -> None:
     """Every verb, in states in which they do different things; time passes by the stage's own, other client."""
     store = user.store
     user.load(known=None)
-    for state in ("unseen", "published", "died", "again", "waits turn"):
+    for state in ("unseen", "published", "again", "waits turn", "died"):
         user.raw.flushall()
         user.start = nth(1)
         user.load(deadline=900.0, on_failure="proj.tell", pause_after_failures=1)
