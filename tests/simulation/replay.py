@@ -313,7 +313,7 @@ def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a
         if verb == "load":
             _, cursor, _, news, *_ = reply.split(" ")
             return "loaded", cursor, news
-        return (reply,)
+        return tuple(reply.split("\n"))
     match verb, reply[0]:
         case "claim" | "backfill", "claimed":
             return "claimed", int(reply[1])
