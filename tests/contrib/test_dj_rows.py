@@ -240,8 +240,9 @@ def test_rows_that_no_form_lets_pass(make: Any, rows: Any, read: Any) -> None:
     ):
         with pytest.raises(SettingError, match=why):
             _ = found[name].task
-    with connection.cursor() as cursor:  # other tests' rows have this table too
-        cursor.execute("UPDATE django_celery_beat_crontabschedule SET timezone = 'UTC' WHERE hour = '1'")
+    rows.objects.all().delete()
+    with connection.cursor() as cursor:  # other tests read all that there is
+        cursor.execute("DELETE FROM django_celery_beat_crontabschedule WHERE timezone = 'Mars/Olympus'")
 
 
 # -- definitions
