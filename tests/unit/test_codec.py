@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from celery_once_beat.errors import StoreDataError
+from celery_once_beat.features.alerts.store import ALERTS, Alert, Alerts
 from celery_once_beat.features.runtime import store as definitions
 from celery_once_beat.features.runtime.store import decode_changes, read_numbers
 from celery_once_beat.features.times.store import read_times
@@ -279,3 +280,15 @@ def test_histograms_that_cannot_be_read(text: str) -> None:
     assert isinstance(times, StoreDataError)
     assert repr(text) in str(times)
     assert str(times).endswith("; with HDEL once:key times they begin anew")
+
+
+def test_what_a_worker_discarded() -> None:
+    """Which worker did, and when; without a worker it is nothing."""
+    for text, expected in ((f"{MS} celery@w 1", ("celery@w 1", AT)), (MS, None)):
+        assert read_account("key", {**ENTRY, "discarded": text}).discarded == expected
+
+
+def test_an_alert_of_a_pause() -> None:
+    """It says why."""
+    fields = ["window", f"a@b@{A}", "kind", "paused", "at", MS, "what", "2 failed"]
+    same(ALERTS.read([["12-0", fields]]), Alerts([Alert("12-0", WINDOW, "paused", note="2 failed")], []))

@@ -14,12 +14,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
+from celery import Celery, chain, chord, group, signature
 from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, crontab, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_once_beat import OnceScheduler
 from celery_once_beat.beat.entries import RETRY_AFTER, Entries
 from celery_once_beat.beat.entry import BeatEntry
 from celery_once_beat.beat.timetable import Earlier
@@ -27,7 +28,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import ScheduleError, SettingError
 from celery_once_beat.rules import is_polled, next_start
 from celery_once_beat.rules.policy import Step, spread_offset
-from celery_once_beat.schedules import cron, excluding
+from celery_once_beat.schedules import Definition, cron, excluding
 from celery_once_beat.settings import Settings
 from celery_once_beat.windows import starts_after
 
@@ -590,3 +591,58 @@ def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> 
         row.step(NOW + SECOND)
     assert "no database" in row.trouble or "expected whether it is due, and seconds to wait" in row.trouble
     assert [each.name for each in rows.due(NOW + MINUTE, 10)] == ["b"]
+
+
+# -- entries whose task is one of Celery's canvas, which no worker can execute as a task
+
+CELERY = Celery("canvas", broker="memory://", set_as_current=False)
+CELERY.conf.once_beat_redis_url = "redis://127.0.0.1:1/0"  # nothing asks it
+
+
+def part(secret: str = "hidden") -> Any:
+    return signature("proj.part", (secret,), app=CELERY)
+
+
+CHAIN, GROUP, CHORD = chain(part(), part()), group(part(), part()), chord([part(), part()], part())
+BUILDS = r"expected the name of a task of yours that builds and sends it: def nightly\(\): {}\(…\)\.apply_async\(\)"
+
+WRONG = [
+    (CHAIN, "found a chain, which isn't a task, " + BUILDS.format("chain")),
+    (GROUP, "found a group, which isn't a task, " + BUILDS.format("group")),
+    (CHORD, "found a chord, which isn't a task, " + BUILDS.format("chord")),
+    ("celery.chain", "found a chain, which isn't a task, " + BUILDS.format("chain")),
+    ("celery.group", "found a group, which isn't a task, " + BUILDS.format("group")),
+    (part(), "found a signature of 'proj.part', expected that name, with args, kwargs and options beside it"),
+    ({"task": 7}, "found {'task': 7}, expected the name of a task"),
+]
+
+
+@pytest.mark.parametrize(("task", "words"), WRONG)
+def test_canvas_is_no_task(task: Any, words: str) -> None:
+    """Beats leave such an entry out, and ``Schedules`` refuses it, with what to do; its arguments aren't shown."""
+    CELERY.conf.beat_schedule = {"wrong": {"task": task, "schedule": 60}, "good": {"task": "proj.part", "schedule": 60}}
+    scheduler = OnceScheduler(CELERY)
+    scheduler.entries.refresh(scheduler.schedule)
+    assert [entry.name for entry in scheduler.entries] == ["good"]
+    found = scheduler.entries.wrong["wrong"]
+    with pytest.raises(SettingError, match=words):
+        raise SettingError(found)
+    assert "hidden" not in found
+    scheduler.close()
+    with pytest.raises(SettingError, match=words):
+        Definition.of(task, 60)
+
+
+def test_a_row_that_rests_isnt_due_until_it_wakes() -> None:
+    """It is asked for again from the store's cursor, after its time and not before."""
+    rows = loaded(rows_of(many(2)))
+    row, other = rows.due(NOW + MINUTE, 10)
+    rows.requeue(other)
+    rows.rest(row, "broken")
+    assert row not in rows.unloaded()
+    assert rows.next_due() == NOW + MINUTE, "the other one"
+    rows.end_rests(steady() + RETRY_AFTER - 1)
+    assert row not in rows.unloaded()
+    rows.end_rests(steady() + RETRY_AFTER)
+    assert rows.unloaded() == [row]
+    assert row.progress.known == NOW
