@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,8 +18,11 @@ from kombu.message import Message
 from servers import free_port
 
 from celery_once_beat import OnceTask, Window, current_window
-from celery_once_beat.errors import OnceError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
+from celery_once_beat.settings import Settings
+from celery_once_beat.store import verbs as store
 from celery_once_beat.windows import decode_headers, encode_call, encode_headers, find_headers
+from celery_once_beat.worker import leases
 from celery_once_beat.worker import put_back as put_back_module
 from celery_once_beat.worker.base import ask_until_answered, is_death
 from celery_once_beat.worker.calls import notes_of
@@ -298,3 +303,43 @@ def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
         task.request_stack.push(Context(id="1", called_directly=False, headers=headers))
         assert task.window == expected if expected else not task.window.scheduled
         task.request_stack.pop()
+
+
+def test_a_request_class_that_cannot_be_combined() -> None:
+    """The worker's start says what to do."""
+    with Celery("tests", broker="memory://", set_as_current=False) as app:
+        task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
+        with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.worker.request"):
+            request_class(task)
+
+
+# -- what a process has one of, although several threads may ask for it first
+
+
+def meeting(make: Callable[..., Any]) -> Callable[..., Any]:
+    """``make``, which returns to nobody before two threads are in it."""
+    barrier = threading.Barrier(2, timeout=60)
+
+    def met(*arguments: Any) -> Any:
+        barrier.wait()
+        return make(*arguments)
+
+    return met
+
+
+def test_two_threads_that_need_the_store_first_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread pool's first two windows go through one store, and so through one set of connections."""
+    app = Celery("tests", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    monkeypatch.setattr(store, "Store", meeting(store.Store))
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(store.store_of, [app, app])
+    assert first is second
+
+
+def test_two_threads_that_need_a_lease_first_share_its_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread a process renews all leases, also those of two windows that begin at once."""
+    of = store.Store(Settings(redis_url="redis://127.0.0.1:1/0"))
+    monkeypatch.setattr(leases.leases_of, "_make", meeting(leases.Leases))
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(leases.leases_of.of, [of, of])
+    assert first is second
