@@ -1,4 +1,4 @@
-"""A network that fails when it is told to: a TCP proxy on loopback that loses replies and stops between commands.
+"""A network that fails when it is told to: a TCP proxy on loopback that loses replies and cuts connections.
 
 What passes is forwarded as it is. Before a Redis only requests that carry a script (``EVALSHA``) or a command that is
 named are ever tampered with, so that a client's greeting isn't what gets lost; before a RabbitMQ a connection is cut at
@@ -8,7 +8,6 @@ a method that is named.
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
 import time
@@ -17,8 +16,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_COMMAND = re.compile(rb"\*\d+\r\n\$7\r\nEVALSHA\r\n")
 
 
 class Proxy:
@@ -31,7 +28,6 @@ class Proxy:
     def __init__(self, port: int) -> None:
         self._target = port
         self._lose: tuple[bytes, Callable[[], object]] | None = None
-        self._stop: tuple[int, Callable[[], object]] | None = None
         self._cut_before: bytes | None = None
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -61,10 +57,6 @@ class Proxy:
     def cut_before(self, command: bytes) -> None:
         """The next request that has such a command isn't forwarded, and its connection is cut."""
         self._cut_before = command
-
-    def stop_before(self, number: int, call: Callable[[], object]) -> None:
-        """Of the next ``number`` scripts the last one is forwarded when ``call`` has returned."""
-        self._stop = (number, call)
 
     def cut(self) -> None:
         """Cut every connection that there is."""
@@ -97,9 +89,8 @@ class Proxy:
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         doomed: list[Callable[[], object]] = []
-        answered = threading.Event()
-        self._start(self._carry, self._up, client, server, doomed, answered)
-        self._start(self._carry, self._down, server, client, doomed, answered)
+        self._start(self._carry, self._up, client, server, doomed)
+        self._start(self._carry, self._down, server, client, doomed)
 
     def _carry(self, way: Callable[..., None], source: socket.socket, target: socket.socket, *known: object) -> None:
         """What comes from one end goes to the other, until the way is over: then the connection is cut."""
@@ -111,8 +102,7 @@ class Proxy:
             _cut(source)
             _cut(target)
 
-    def _up(self, client: socket.socket, server: socket.socket, doomed: list, answered: threading.Event) -> None:
-        held = b""
+    def _up(self, client: socket.socket, server: socket.socket, doomed: list) -> None:
         while data := client.recv(65536):
             if self._lose and self._lose[0] in data:
                 doomed.append(self._lose[1])
@@ -121,25 +111,10 @@ class Proxy:
                 self._cut_before = None
                 self.lost += 1
                 return
-            if self._stop:
-                held += data
-                commands = list(_COMMAND.finditer(held))
-                number, call = self._stop
-                if len(commands) < number:
-                    continue
-                self._stop = None
-                position = commands[number - 1].start()
-                answered.clear()
-                if position:
-                    server.sendall(held[:position])
-                    answered.wait(30)  # the server has seen what came before
-                call()
-                data, held = held[position:], b""
             server.sendall(data)
 
-    def _down(self, server: socket.socket, client: socket.socket, doomed: list, answered: threading.Event) -> None:
+    def _down(self, server: socket.socket, client: socket.socket, doomed: list) -> None:
         while data := server.recv(65536):
-            answered.set()
             if doomed:
                 when = doomed.pop()
                 until = time.monotonic() + 5

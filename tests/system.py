@@ -287,11 +287,6 @@ class System:
         with self._queue_server as client:
             return client.llen(self.queue)
 
-    def peek(self) -> bytes | None:
-        """The message that waits in the queue, as it lies there (Redis broker)."""
-        with self._queue_server as client:
-            return client.lindex(self.queue, -1)
-
     def queued(self) -> list[bytes]:
         """All messages that wait, the oldest first (Redis broker)."""
         with self._queue_server as client:

@@ -31,7 +31,7 @@ from celery_once_beat import (
 )
 from celery_once_beat.contrib.django import OnceTask as DjangoOnceTask
 from celery_once_beat.contrib.sqlalchemy import effects_table, prune
-from celery_once_beat.errors import OnceError, RecordError, VersionConflictError, WindowRecorded
+from celery_once_beat.errors import RecordError, VersionConflictError, WindowRecorded
 from celery_once_beat.schedules import Period, at, between, cron, every, excluding, union
 from celery_once_beat.signals import window_missed
 from celery_once_beat.testing import (
@@ -171,10 +171,6 @@ def on_missed(sender: object, window: Window, count: int, **_: object) -> None:
     assert_type(count, int)
 
 
-def read() -> OnceError:
-    return RecordError("…")
-
-
 # -- when
 
 office = union(cron("0 9-17 * * mon-fri"), crontab(hour=10), "90 min", timedelta(hours=7), tz="Europe/Berlin")
@@ -188,7 +184,6 @@ app.conf.beat_schedule = {
     "hourly": {"task": "proj.report", "schedule": every(3600.0, anchor=datetime(2026, 1, 1, tzinfo=timezone.utc))},
 }
 cron(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-union(office, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # -- schedules that are set at run time
