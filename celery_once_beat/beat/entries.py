@@ -199,15 +199,17 @@ class Entries(Making):
         for entry in changes.made:
             source.entries[entry.name] = entry
             source.wrong.pop(entry.name, None)
-        left = [old for name in changes.gone if (old := self._settle(name)) is not None and self.get(name) is None]
+        left = [
+            old for name in changes.gone if (old := self._put_in_force(name)) is not None and self.get(name) is None
+        ]
         for entry in changes.made:
-            self._settle(entry.name)
+            self._put_in_force(entry.name)
         self._warn_of_untracked(changes.made)
         for part in self.parts:
             part.on_made(changes.made)
         return left
 
-    def _settle(self, name: str) -> BeatEntry | None:
+    def _put_in_force(self, name: str) -> BeatEntry | None:
         """Put the entry in force that the first source has by this name; returns the one that was."""
         having = [source for source in (self.scheduled, *self.sources) if name in source]
         hidden = any(name in source.entries for source in having[1:])

@@ -51,7 +51,7 @@ In Python a feature has up to four modules, which are imported by :func:`parts`:
   ``CONSTANTS``                  what its Lua knows by these names, as Lua text
   ``DEFAULTS``                   what arguments that its Lua takes are where they are left out, if not ''
   ``OF_EXECUTIONS``              its verbs that executions ask for: their scripts are made before a worker forks
-  ``settle(settings, window)``   the window isn't an entry's: returns a verb's arguments that are special to it, or None
+  ``special(settings, window)``  the window isn't an entry's: returns a verb's arguments that are special to it, or None
   =============================  =======================================================================================
 
 - ``features/<name>/beat.py`` has a class ``Part``, made for each beat. It may add a source of entries to

@@ -1,7 +1,7 @@
 """The wire, both ways: how arguments are written, and how replies, hashes and records are read.
 
-A script's header says what it returns. A ``read_…`` raises ValueError, IndexError, KeyError or TypeError for what
-isn't of that form.
+A script's header says what it returns. A ``read_…`` raises ValueError, LookupError or TypeError for what isn't
+of that form.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def read_load(reply: Any) -> model.Loaded | model.Superseded:
 
 
 def read_pause(reply: list[Any]) -> model.Confirmed | model.Unknown:
-    return model.Unknown() if reply[0] == "unknown" else model.Confirmed()
+    if reply[0] in ("done", "paused"):
+        return model.Confirmed()
+    return {"unknown": model.Unknown}[reply[0]]()
 
 
 @lru_cache(maxsize=1024)  # mostly one person did it, for one reason
@@ -109,20 +111,15 @@ def read_claim(reply: list[Any]) -> model.ClaimReply:
             return model.Claimed(whole(reply[1]), instant_or_none(reply[2]), whole(reply[3]))
         case "moved":
             return model.Moved(parse_instant(reply[1]), whole(reply[2]))
-        case "paused":
-            return model.Paused()
         case "superseded":
             return model.Superseded("")
-    return model.Unknown()
+    return model.Paused() if reply[0] == "paused" else {"unknown": model.Unknown}[reply[0]]()
 
 
 def read_confirm(reply: list[Any]) -> model.ConfirmReply:
-    match reply[0]:
-        case "confirmed":
-            return model.Confirmed()
-        case "failed" | "untracked":
-            return model.Closed(reply[0])
-    return model.Unchanged()
+    if reply[0] in ("failed", "untracked"):
+        return model.Closed(reply[0])
+    return model.Confirmed() if reply[0] == "confirmed" else {"unchanged": model.Unchanged}[reply[0]]()
 
 
 def read_take(reply: list[Any]) -> model.TakeReply:
@@ -146,21 +143,21 @@ def read_begin(reply: str | list[Any]) -> model.Begun | model.Busy | model.Close
         return model.Closed(reply[1], "".join(reply[2:3]))
     if reply[0] == "waits":
         return model.Waits(parse_instant(reply[1]) if reply[1] else None, tuple(map(parse_instant, reply[2:])))
-    return model.Busy(reply[1])
+    return {"busy": model.Busy}[reply[0]](reply[1])
 
 
 def read_renew(reply: list[Any]) -> model.Renewed | model.Stale:
-    return model.Renewed() if reply[0] == "renewed" else model.Stale()
+    return model.Renewed() if reply[0] == "renewed" else {"stale": model.Stale}[reply[0]]()
 
 
 def read_hand_over(reply: list[Any]) -> model.HandedOver | model.Stale:
-    return model.HandedOver() if reply[0] == "handed over" else model.Stale()
+    return model.HandedOver() if reply[0] == "handed over" else {"stale": model.Stale}[reply[0]]()
 
 
 def read_finish(reply: str | list[Any]) -> model.Finished | model.Again | model.Stale:
     if isinstance(reply, list):
-        return model.Again(whole(reply[1]) / 1000)
-    return _FINISHED if reply == "finished" else model.Stale()
+        return {"again": model.Again}[reply[0]](whole(reply[1]) / 1000)
+    return _FINISHED if reply == "finished" else {"stale": model.Stale}[reply]()
 
 
 _FINISHED = model.Finished()  # each window's end, mostly
@@ -169,7 +166,7 @@ _FINISHED = model.Finished()  # each window's end, mostly
 def read_close(reply: list[Any]) -> model.ConfirmReply:
     if reply[0] == "closed":
         return model.Closed(reply[1])
-    return model.Confirmed() if reply[0] == "sooner" else model.Unchanged()
+    return model.Confirmed() if reply[0] == "sooner" else {"unchanged": model.Unchanged}[reply[0]]()
 
 
 def read_heartbeat(reply: list[Any]) -> model.Heartbeat:

@@ -136,7 +136,7 @@ class RoundTrip:
             return value
         try:
             result = verb.read(value)
-        except (ValueError, IndexError, TypeError, OverflowError) as exc:
+        except (ValueError, LookupError, TypeError, OverflowError) as exc:
             return StoreDataError(f"{request.keys[0]!r}: {verb.name} answered {value!r:.120}: {exc}")
         if last is None or not verb.waits:  # no replica was waited for, or for others of the pipeline
             return result

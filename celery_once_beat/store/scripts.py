@@ -110,14 +110,14 @@ class Verb(Generic[T]):
 
     @_kept
     def kinds(self) -> dict[str, str]:
-        """The kind of each argument: of SETTLED, then the verb's own, then what its pieces and hooks take."""
+        """The kind of each argument: of IN_HEAD, then the verb's own, then what its pieces and hooks take."""
         words = (word.partition(":") for word in [*self.takes.split(), *self.source.takes])
         kinds = {name: kind for name, _, kind in words}
-        return {name: kinds[name] for name in sorted(kinds, key=lambda name: name not in SETTLED)}
+        return {name: kinds[name] for name in sorted(kinds, key=lambda name: name not in IN_HEAD)}
 
     @_kept
     def _own(self) -> set[str]:
-        return {word.partition(":")[0] for word in self.takes.split()} - SETTLED
+        return {word.partition(":")[0] for word in self.takes.split()} - IN_HEAD
 
     @_kept
     def script(self) -> str:
@@ -151,8 +151,8 @@ class Verb(Generic[T]):
         return Request(encode(self.head(named, {}) + tail), named[0], self)
 
     def head(self, keys: Sequence[str], settled: Mapping[str, Any]) -> str:
-        """Write the command up to those arguments that aren't SETTLED; ``settled`` has those that are."""
-        fixed = [_KINDS[kind].write(settled[name]) for name, kind in self.kinds.items() if name in SETTLED]
+        """Write the command up to those arguments that aren't IN_HEAD; ``settled`` has those that are."""
+        fixed = [_KINDS[kind].write(settled[name]) for name, kind in self.kinds.items() if name in IN_HEAD]
         count = 3 + len(keys) + len(self.kinds)
         return f"*{count}\r\n{pack_words(['EVALSHA', self.sha, len(keys), *keys, *fixed])}"
 
@@ -168,9 +168,9 @@ class Verb(Generic[T]):
 
     @_kept
     def rest(self) -> dict[str, tuple[Callable[[Any], object], object]]:
-        """How each argument is written that isn't of SETTLED, and what it is where it is left out."""
+        """How each argument is written that isn't of IN_HEAD, and what it is where it is left out."""
         defaults = {name: value for each in hooks("store", "DEFAULTS") for name, value in each.items()}
-        kinds = ((name, kind) for name, kind in self.kinds.items() if name not in SETTLED)
+        kinds = ((name, kind) for name, kind in self.kinds.items() if name not in IN_HEAD)
         return {name: (_KINDS[kind].write, defaults.get(name)) for name, kind in kinds}
 
     @_kept
@@ -282,7 +282,7 @@ class Source:
 # An argument is a text unless a kind stands behind it.
 
 #: Arguments that follow from the window's name, or from the settings.
-SETTLED = frozenset(("start", "member", "marker_ttl", "history_size", "retention", "publish_timeout", "claim_lease"))
+IN_HEAD = frozenset(("start", "member", "marker_ttl", "history_size", "retention", "publish_timeout", "claim_lease"))
 #: The keys of a verb that may end a window.
 OF_WINDOW = "entry open history run"
 #: The window: the text of its start, and its member of the open zset, <entry>@<start>.
@@ -362,9 +362,9 @@ CLOSE = Verb(
 )
 
 
-def settle(settings: Settings, window: WindowKey) -> dict[str, Any]:
+def special(settings: Settings, window: WindowKey) -> dict[str, Any]:
     """Return arguments that are special to a window that no entry has; see ``celery_once_beat.features``."""
-    found = (asked(settings, window) for asked in hooks("store", "settle"))
+    found = (asked(settings, window) for asked in hooks("store", "special"))
     return next((each for each in found if each is not None), {})
 
 

@@ -361,7 +361,7 @@ class Store:
             sent_as, prefix = window.sent_as, self.settings.key_prefix
             arguments["by_schedule"] = sent_as is not None and sent_as == task_id(prefix, entry, window.start)
         if more_keys or type(window) is not WindowKey or len(entry) > _LONG or not self.settings.fast:
-            special = scripts.settle(self.settings, window)
+            special = scripts.special(self.settings, window)
             arguments |= {name: value for name, value in special.items() if name in verb.rest}
             head = self._head(verb, slot, entry, start, more_keys, special)
         else:

@@ -189,7 +189,7 @@ class WindowExecution(ABC):
         If the store doesn't answer, the body's end stands.
         """
         lease = self.lease
-        if lease.held_for_long():
+        if lease.is_safe_for_long():
             return
 
         def ask() -> None:

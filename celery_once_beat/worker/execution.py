@@ -39,7 +39,7 @@ from .tracing import Trace, here, is_awaited_by_pool, run_and_close
 if TYPE_CHECKING:
     from .task import OnceTask
 
-#: Stands for what the body raised while it hasn't ended yet.
+#: Instead of what the body raised: it hasn't ended yet.
 _RUNNING = BaseException()
 
 logger = get_logger(__name__)
@@ -57,8 +57,8 @@ class Execution(WindowExecution):
         super().__init__(task, store, window, owner, lease_of(window, store, task), request.id)
         self.retry = check_retry(request.retries)
         self.parts = parts_of(task, store, window, self.key, owner)
-        #: How the window ends, once its body has: done, failed, returned (then something failed) or rejected, and with
-        #: what; '' if it doesn't.
+        #: How the window ends, and with which exception: done, failed, rejected, or returned (what followed the body
+        #: failed); '' while it doesn't.
         self._end: tuple[str, BaseException | None] = ("", None)
 
     def run(self, request: Any, body: Callable[[], Any]) -> Any:
@@ -135,7 +135,7 @@ class Execution(WindowExecution):
             case Closed(outcome=outcome, why=why) if outcome:
                 self._end_by_rule(OUTCOMES[outcome], why)
         reason = reply.reason if isinstance(reply, Busy) else "closed"
-        self.log(logging.INFO, "window_refused", "refused, this copy is late: %s", reason)
+        self.log(logging.INFO, "window_refused", "this copy is refused: %s", reason)
         signals.window_refused.send(sender=self.sender, window=self.window, reason=reason)
         raise Ignore(f"window refused: {reason}")
 
@@ -294,7 +294,7 @@ class Execution(WindowExecution):
             and not self.store.settings.wait_replicas
             and not signals.window_succeeded.receivers
             and not signals.window_closed.receivers
-            and lease.held_for_long()
+            and lease.is_safe_for_long()
         )
 
     def _end_answered(self, reply: object) -> None:

@@ -5,10 +5,10 @@ earlier. So ``held`` turns False here before another can have the window, even i
 frozen or the machine suspended.
 
 An end that needn't be recorded at once travels with this process's next begin, before it, in one round trip. No body
-runs while an end is unsent: a body may hold the GIL past that lease, or kill the process. So ends are also sent before
-a body without a window, and at once while another thread runs a body. If nothing follows within ``WITHIN`` seconds, the
-thread sends them. Their leases are renewed until they are recorded. Every orderly end of the process records them all
-(``record_all``). If the store doesn't answer, the thread tries again, and the next body doesn't wait for it.
+starts before each end was sent once: a body may hold the GIL past that lease, or kill the process. So ends are also
+sent before a body without a window, and at once while another thread runs a body. If nothing follows within ``WITHIN``
+seconds, the thread sends them. Their leases are renewed until they are recorded. Every orderly end of the process
+records them all (``record_all``). If the store doesn't answer, the thread tries again, and the next body doesn't wait.
 
 A soft time limit is raised in the main thread at any instruction, also within this module's functions. So the thread
 needs no lock that is written in Python: an exception raised inside it would leave it locked. An end is kept until it is
@@ -77,7 +77,7 @@ class Lease:
         """Whether the window is certainly this execution's, now. While its end is being sent, another may begin."""
         return self.state == "held" and steady() < self.sent + self.renewal.lease
 
-    def held_for_long(self) -> bool:
+    def is_safe_for_long(self) -> bool:
         """Whether no other may begin for another third of the lease, though the end may be on its way."""
         return self.state != "lost" and steady() < self.sent + self.renewal.lease * 2 / 3
 

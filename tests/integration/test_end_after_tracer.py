@@ -205,7 +205,7 @@ def test_ends_that_somebody_waits_for(new_worker, redis_url, raw, patient, why: 
 def _let_run_out(worker: Worker) -> None:
     (lease,) = leases(worker)._held
     with worker.frozen():
-        wait_until(lambda: not lease.held_for_long(), "the lease runs out", 60)
+        wait_until(lambda: not lease.is_safe_for_long(), "the lease runs out", 60)
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -50,7 +50,7 @@ OPEN_CHILD = Verb(
 CONSTANTS = {"CHILD": f"'{CHILD}'"}
 
 
-def settle(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
+def special(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
     """Return what a verb's arguments are for a window of a key: it is remembered for as long as it lasts."""
     if not isinstance(window, KeyedWindow):
         return None

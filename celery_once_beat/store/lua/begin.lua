@@ -1,5 +1,6 @@
 -- begin: a worker takes the right to execute a window. Sent again by the same owner, it renews the lease and answers as
--- it did the first time, with two exceptions: it doesn't repeat why it closed the window, nor which ones it passed over.
+-- it did the first time, with exceptions: it doesn't repeat why it closed the window, nor which ones it passed over, and
+-- a repeated refusal is counted again.
 --
 -- A feature may end the window or let it wait. One that waits has no message any more: this copy is dropped.
 --
@@ -43,7 +44,8 @@ end
 -- Somebody ordered the window again, under a task id of its own: a message that has the schedule's is a late copy.
 local before_the_order = BY_SCHEDULE and window and window.backfill == 1
 
--- Most windows begin here. Each run of a script makes its functions anew, so what others need is included behind it.
+-- Most windows begin here. Each run of a script makes its functions anew, so what only the other cases need is included
+-- below.
 local is_free = window and not kind and window.state == 'held' and window.owner ~= OWNER and RETRY >= window.retry
 if is_free and not (before_the_order or ended_by_rule(window) or wants_begin()) then
   redis.call('DEL', RUN) -- needs no memory, for a full server

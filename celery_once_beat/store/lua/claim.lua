@@ -24,7 +24,7 @@ touch_entry()
 local passes = MODE == 'pass' or MODE == 'cancel'
 local moved = entry.cursor ~= FROM_CURSOR
 if moved and START <= entry.cursor and redis.call('GET', CLAIM) == BEAT then
-  -- The reply to this beat's claim was lost; whatever has come since, the answer is the same.
+  -- The reply to this beat's claim was lost: it gets the same answer, to publish it only while nobody else has taken it.
   redis.call('PEXPIRE', CLAIM, MARKER_TTL)
   local window = read_window()
   if passes or MODE == 'untracked' and not window then
@@ -59,12 +59,12 @@ local function open_window(mine, missed)
   local window = new_window(BEAT, EXPIRES and NOW + EXPIRES or 0)
   write_window(window, NOW + CLAIM_LEASE, 'cursor', START)
   on_claim()
-  -- If the marker is another beat's, it is from before the store lost its cursor. That beat may publish the window; if it
-  -- doesn't, it is overdue after its deadline.
+  -- Another beat's marker is from before the store lost its cursor. That beat may publish the window. If it doesn't, the
+  -- window is overdue after its deadline.
   return mine and {'claimed', window.revision, window.expires, missed} or {'moved', START, missed}
 end
 local itself_open = read_window()
-if MODE == 'run' and MISSED_COUNT == 0 and not itself_open and not run_state() then -- most; see begin
+if MODE == 'run' and MISSED_COUNT == 0 and not itself_open and not run_state() then -- the common case; see begin
   return open_window(mark_claim(), 0)
 end
 
@@ -73,7 +73,7 @@ end
 
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
--- All are read before the first write. Returns what writes it, nil for a window that was missed.
+-- All are read before the first write. Returns a function that writes it, nil for a window that was missed.
 local function find_known(run_key, start)
   local window = find_window(start, redis.call('HGET', ENTRY, 'w:' .. start))
   if window then
@@ -97,7 +97,7 @@ local function find_known(run_key, start)
       window.attempts, window.fence = 1, detail
     else
       window.retry, window.state = detail, 'retry'
-      -- The key lives RETENTION longer than its retry waits, since no account kept that. Now an account does.
+      -- Without an account the key lives RETENTION longer than its retry waits. Now there is one.
       left = math.max(left - RETENTION, MARGIN)
     end
     return function()

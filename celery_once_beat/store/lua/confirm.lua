@@ -21,7 +21,7 @@ if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.ta
 end
 local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
 local ends = end_as == 'untracked' or window and end_as and window.publishes >= entry.max_attempts
-if window and not ends then -- most; see begin
+if window and not ends then -- the common case; see begin
   touch_entry()
   if PUBLISHED == NOT_YET then
     set_deadline(NOW + CLAIM_LEASE)

@@ -8,8 +8,8 @@
 --
 -- returns 'finished'     the outcome is recorded
 --         {'again', ms}  it stays open, to run again so much later
---         'stale'        another began since, or closed it: nothing was recorded. So it is where the window was handed over,
---                        which is the retry's to finish, unless OUTCOME is revoked
+--         'stale'        another began since, or closed it: nothing was recorded. The same if it was handed over, since
+--                        the retry finishes it, unless OUTCOME is revoked
 
 -- include: entry, plain_end, run, window
 -- hooks: wants_close

@@ -15,6 +15,6 @@ local function hold(kind, holder)
     local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
     return its_own and not lost_turn() and 'run' or nil
   end
-  -- It isn't open, and its run key has expired. Where that key alone decides, who knows the fence has the window again.
+  -- It isn't open, and its run key has expired. Where that key alone decides, whoever has begun it has it again.
   return FENCE ~= '0' and (not TRACKED or not is_behind_cursor()) and 'run' or nil
 end

@@ -9,9 +9,9 @@ local function counts(start)
   return entry.cursor and since and since < start and start <= entry.cursor
 end
 
--- `ran`: for how long, ms; nil where its execution didn't report its end. `tell` is on_close, nil if nobody wants that. Of
--- other windows of the entry the run key isn't the script's.
-local function end_window(window, outcome, owner, ran, tell)
+-- `ran`: for how long, ms; nil where its execution didn't report its end. `on_closed` is the hook on_close, nil if no
+-- feature wants it. Of other windows of the entry the run key isn't the script's.
+local function end_window(window, outcome, owner, ran, on_closed)
   local start = window.start
   local name = (window.backfill == 0 and counts(start) and 'c:' or 'x:') .. outcome
   local counted = int(check_count(name) + 1)
@@ -25,8 +25,8 @@ local function end_window(window, outcome, owner, ran, tell)
     fields = {name, counted, 'last_done', start}
   end
   on_end(window, fields, ran)
-  if tell then
-    tell(start, window, outcome)
+  if on_closed then
+    on_closed(start, window, outcome)
   end
   redis.call('HSET', ENTRY, unpack(fields))
   keep_entry()

@@ -4,9 +4,10 @@
 
 -- An account is nine numbers, then state, owner, beat and queue; see read_account. `claimed` and `expires` (0: never),
 -- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
--- window moves: a confirm with an older revision is late. `taken` is 1 from a take to the next confirm, begin, end or wait,
--- SENT once the message is out, else 0. `state` is one of STATES, which store/protocol.py explains. `queue` has the last message, percent-encoded;
--- '-' where that isn't known. '@' and who has reserved it follow, see receive.lua. `start` is its field's.
+-- window moves: a confirm with an older revision is late. `taken` is 1 once a beat took it, SENT once its message is out;
+-- else 0: claimed, reserved by a worker, running, handed over or waiting. `state` is one of STATES, which store/protocol.py
+-- explains. `queue` has the last message, percent-encoded; '-' where that isn't known. '@' and who has reserved it follow,
+-- see receive.lua. `start` is its field's.
 local SENT = 2
 
 local function new_window(beat, expires, start)
