@@ -22,10 +22,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_768,
+    "Python": 19_767,
     "Lua": 1_756,
     "the largest module": 384,
-    "tests": 38_949,
+    "tests": 38_952,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_180,
