@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, Trouble, WindowStatus, WorkerStatus
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, Sight, WindowStatus, WorkerStatus
 from celery_once_beat.store.account import OpenWindow
 from celery_once_beat.web.board import words
 from celery_once_beat.web.board.axis import ZOOMS
@@ -134,19 +134,6 @@ def test_what_ended_past_its_deadline_is_seen() -> None:
     assert "past" not in row(past(done_by=by(4)), replace(running(), done_by=by(1)))
     both = row(past(START + timedelta(minutes=1), done_by=by(600)), past(done_by=by(3)))
     assert "2 windows: 2 done, 1 past the deadline" in both
-
-
-def test_what_concerns_all_entries_is_at_the_head() -> None:
-    """In the zone of all other times; so are the reasons of entries, and a paused one has no next start."""
-    seen = sight(entry("a", attention=("late since 2026-11-21T02:00:00Z",), paused=True))
-    trouble = Trouble("data lost", "Redis lost its data at 2026-11-21T01:15:00Z", stops_all=False)
-    page = make_page(replace(seen, report=replace(seen.report, troubles=(trouble,))), BERLIN, Page())
-    for chosen, lost, late in ((None, "02:15", "03:00"), (timezone.utc, "01:15", "02:00")):
-        shown = show(page, Choice(zone=chosen))
-        rows = "".join(shown.rows.values())
-        assert shown.parts["trouble"] == f"Redis lost its data at 21 November {lost}"
-        assert f"<b>late since 21 November {late}</b>" in rows
-        assert 'class="next">paused<' in rows
 
 
 @pytest.mark.parametrize(

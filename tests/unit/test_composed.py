@@ -562,3 +562,30 @@ def test_a_zone_of_one_machine_that_is_an_object_is_refused() -> None:
     when.app = app
     with pytest.raises(ScheduleError, match="isn't the same time zone on every machine"):
         next_start(when, NOW)
+
+
+def test_an_instant_is_a_part() -> None:
+    """A datetime starts once: in the zone of what it is a part of where it names none."""
+    one = NOON + timedelta(hours=1)
+    assert [*starts_after(union(one), NOON, NOON + timedelta(days=1))] == [one]
+    local = one.astimezone(ZoneInfo("Asia/Tokyo")).replace(tzinfo=None)
+    assert [*starts_after(union(local, tz="Asia/Tokyo"), NOON, NOON + timedelta(days=1))] == [one]
+
+
+def test_a_long_span_costs_one_step() -> None:
+    """What is left out for years is passed over at once, also second by second."""
+    when = excluding("1 s", ("2000-01-01", "2099-12-31"), tz="UTC")
+    assert next_start(when, NOON) == datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def test_what_never_starts_again_says_so() -> None:
+    """There is no start, and no error."""
+    assert next_start(union(at("2000-01-01", tz="UTC"), between(NIGHTLY, end="2001-01-01")), NOON) is None
+
+
+def test_a_span_may_begin_with_its_month() -> None:
+    """Of a repeated period the one that ends on the first day of a month is found from there."""
+    first = Period("2020-01-01", rule="FREQ=MONTHLY")
+    assert next_start(excluding(NIGHTLY, first), datetime(2026, 12, 31, 12, tzinfo=UTC)) == datetime(
+        2027, 1, 2, 1, tzinfo=UTC
+    )

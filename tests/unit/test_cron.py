@@ -142,15 +142,6 @@ def test_months_keep_the_day_and_the_local_time(step: str, anchor: str | None, e
     assert next_start(every("30 years", tz="UTC"), last) is None
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("1 hour", "1h"), ("2 hours", 7200), ("30 sec", 30), ("1 day", "24 h"), ("1 week", "7d"), ("5 minutes", "5 min")],
-)
-def test_units_have_their_names(one: Any, other: Any) -> None:
-    """As people write them."""
-    assert every(one, tz="UTC") == every(other, tz="UTC")
-
-
 # -- once
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from types import FrameType
 from typing import Any
 
 import pytest
 from celery.utils.dispatch import Signal
-from processes import wait_until
 
 from celery_once_beat.beat import guard
 from celery_once_beat.beat.stopping import held_back
@@ -120,39 +117,34 @@ def test_signals_wait_for_the_end_of_the_block(came: list[int]) -> None:
     assert came[2:] == [signal.SIGTERM]
 
 
-def _subprocess() -> int:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    child.returncode = 0  # whoever asked for it waits for it, not this object
-    return child.pid
+def test_a_handler_that_raises_keeps_no_other_back(came: list[int]) -> None:
+    """As Celery's do, which end the process."""
+
+    def end(*_: object) -> None:
+        raise SystemExit
+
+    signal.signal(signal.SIGTERM, end)
+
+    def both() -> None:
+        with held_back():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(SystemExit):
+        both()
+    assert came == [signal.SIGINT]
 
 
-def _fork() -> int:
-    child = os.fork()
-    if not child:
-        try:
-            time.sleep(600)
-        finally:
-            os._exit(7)
-    return child
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # it has several threads, and forks
-@pytest.mark.parametrize("start", [_subprocess, _fork])
-def test_a_process_that_is_started_meanwhile(start: Callable[[], int]) -> None:
+def test_a_process_that_is_started_meanwhile() -> None:
     """SIGTERM ends it, as if nothing were held back."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with held_back():
-            child = start()
-
-            def ended() -> tuple[int, int]:
-                os.kill(child, signal.SIGTERM)  # Python forgets what comes within fork()
-                return os.waitpid(child, os.WNOHANG)
-
-            _, status = wait_until(lambda: (found := ended())[0] and found, "it ends", 60)
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            child.terminate()
+            assert child.wait(60) == -signal.SIGTERM
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
 
 def test_what_is_ignored_or_set_meanwhile_stays_so(came: list[int]) -> None:

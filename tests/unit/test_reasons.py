@@ -75,6 +75,8 @@ REASONS = [
     (seen("overdue", BEGUN_TURN, waits_for=OTHER), ACCOUNT, "buffered", f"waits for the window of {AT}"),
     (seen("buffered", TURN), ACCOUNT, "buffered", "it is its turn, and no worker has begun it"),
     (FOR_SLOT, ACCOUNT, "buffered", SLOT),
+    (FOR_SLOT, an_account(paused=True), "buffered", f"{SLOT}; the entry is paused"),
+    (a_past("failed", "Boom"), an_account(paused=True), "failed", "failed at 2026-01-01T12:00:00Z: Boom"),
     (FOR_SLOT, PAUSED, "buffered", f"{SLOT}; the entry is paused by ann: 'no\\nthanks'"),
 ]
 

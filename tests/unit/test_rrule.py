@@ -179,3 +179,10 @@ def test_what_is_no_rule_is_one_line(wrong: dict[str, Any], words: str) -> None:
         RRule(**{"freq": "DAILY", "dtstart": NOW, **wrong})
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 300
+
+
+def test_days_are_counted_from_the_first() -> None:
+    """Every third day, asked for on a day that isn't one."""
+    when = RRule("DAILY", "2026-01-01T06:00:00+00:00", interval=3)
+    found = list(islice(starts_after(when, datetime(2026, 1, 2, tzinfo=UTC), NOW), 2))
+    assert found == [datetime(2026, 1, day, 6, tzinfo=UTC) for day in (4, 7)]
