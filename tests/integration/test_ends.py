@@ -96,7 +96,7 @@ def test_a_duplicate_leaves_no_trace(system: System) -> None:
         "task_track_started": True, "once_beat_start_timeout": 600.0, "once_beat_lease": 60.0,
     }  # fmt: skip
     start = one_window(system, "work", worker=False)
-    body = wait_until(system.peek, "the message waits", 60)
+    body = wait_until(system.queued, "the message waits", 60)[0]
     worker = system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
     app = Celery(broker=system.broker_url, backend=system.result_url, set_as_current=False)
@@ -117,7 +117,7 @@ def test_redelivery_an_hour_later(start_redis, system: System) -> None:
     """A finished window's message that comes back an hour later, when its markers have expired, is refused."""
     server = system.use_store(start_redis("valkey", faketime=0))
     one_window(system, "work", worker=False)
-    body = wait_until(system.peek, "the message waits", 60)
+    body = wait_until(system.queued, "the message waits", 60)[0]
     system.worker(pool="solo").wait_ready()
     wait_until(lambda: system.outcomes() == {"done": 1}, "it is done", 60)
     for proc in system.procs:

@@ -94,7 +94,7 @@ def test_a_message_is_put_back_as_it_came(system, start_redis, options: dict[str
     }
     system.entries = {"tick": {"task": "apps.sending_app.take", "args": [[1, 2]], "options": options, **once_soon()}}
     beat = system.beat()
-    wait_until(system.peek, "the window is published", 60)
+    wait_until(system.waiting, "the window is published", 60)
     beat.stop()
     (came,) = system.queued()
     store.pause()
