@@ -62,6 +62,7 @@ def test_a_server_that_says_nothing() -> None:
     """Some services answer INFO with a part: what isn't known isn't taken for good."""
     assert verdicts({})["persistence"] == "warn"
     assert verdicts({"redis_version": "7.0"})["eviction"] == "note"
+    assert "maxmemory-policy is ?, and no maxmemory" in [finding.found for finding in server_findings({}, Settings())]
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,16 @@ def test_a_part_keeps_the_zone_of_its_own() -> None:
     days = schedule(DAY)
     days.tz = ZoneInfo("Asia/Tokyo")  # type: ignore[misc]
     assert union(days, tz="Europe/Berlin") == union(every("1 d", tz="Asia/Tokyo"), tz="Europe/Berlin")
+    at_nine = crontab(minute=0, hour=9)
+    at_nine.tz = ZoneInfo("Asia/Tokyo")  # type: ignore[misc]
+    assert starts(union(at_nine, tz="Europe/Berlin"), span=DAY) == ["24 01:00"]
+
+
+def test_schedules_that_differ_have_different_rules() -> None:
+    """By its rule a beat knows whether another one has the same definition. The app's zone counts where it is used."""
+    here, there, later = cron("0 9 * * *"), cron("0 9 * * *"), cron("0 10 * * *", tz=BERLIN)
+    here.tz, there.tz = BERLIN, UTC  # type: ignore[misc]
+    assert here.rule() == cron("0 9 * * *", tz=BERLIN).rule() not in (there.rule(), later.rule())
 
 
 def test_what_it_is_written_as_does_not_change_when_it_is_read() -> None:
@@ -264,6 +274,8 @@ def test_what_leaves_out_everything_is_looked_at_for_a_bounded_time() -> None:
     with pytest.raises(UndecidedError) as again:
         next_start(nothing, NOON, asked=caught.value.asked)
     assert again.value.asked > caught.value.asked
+    nothing.nowfun = lambda: NOON  # type: ignore[misc]
+    assert nothing.is_due(NOON - DAY)[0] is False
     assert list(starts_after(nothing, NOON, NOON + HOUR)) == []
     with pytest.raises(ScheduleError, match="steps to find"):
         latest_start(nothing, NOON)

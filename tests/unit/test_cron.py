@@ -140,6 +140,7 @@ def test_months_keep_the_day_and_the_local_time(step: str, anchor: str | None, e
     assert every("12 months", anchor="2026-01-01T00:00Z") == every("1 year", anchor="2026-01-01T00:00Z")
     last = datetime(9999, 12, 1, tzinfo=UTC)
     assert next_start(every("30 years", tz="UTC"), last) is None
+    assert next_start(cron("0 0 1 * *", tz="UTC"), last) is None
 
 
 # -- once

@@ -172,6 +172,15 @@ def test_an_entrys_settings_are_checked_as_a_beat_does(wrong: dict[str, Any]) ->
         Definition.of("t", 5, **wrong).check("report", Settings())
 
 
+def test_a_runtime_task_and_who_is_told_are_allowed_alike() -> None:
+    """Else a definition would send any task where another one fails."""
+    one = Definition.of("proj.a", 5, once={"on_failure": "proj.b"})
+    one.check("report", Settings(runtime_tasks=("proj.a", "proj.b")))
+    for allowed, word in (("proj.a", "on_failure"), ("proj.b", "task: found 'proj.a'")):
+        with pytest.raises(SettingError, match=word):
+            one.check("report", Settings(runtime_tasks=(allowed,)))
+
+
 def read(**fields: Any) -> Definition:
     text = json.dumps({"v": 1, "task": "t", "schedule": {"type": "interval", "seconds": 5}, **fields})
     return Definition.read("report", text)
@@ -180,7 +189,7 @@ def read(**fields: Any) -> Definition:
 @pytest.mark.parametrize("fields", [{"v": 2}, {"new": 1}])
 def test_what_a_newer_version_wrote_is_not_guessed_at(fields: dict[str, Any]) -> None:
     """A field that this version doesn't know could change what the others mean."""
-    with pytest.raises(NewerVersionError, match="'report'"):
+    with pytest.raises(NewerVersionError, match=r"'report'.*(definition: unknown field 'new'|version 2)"):
         read(**fields)
 
 
@@ -306,12 +315,14 @@ def test_names_are_printable(name: Any) -> None:
     """They stand in keys, logs and terminals."""
     with pytest.raises(SettingError):
         check_name(name)
+    assert check_name("x" * 1024) == "x" * 1024
 
 
 def test_who_and_why_are_short() -> None:
     """Both stand in the change log."""
     assert json.loads(check_words("anna", "their trial\nends")) == {"by": "anna", "note": "their trial\nends"}
-    for by, note in (("x" * 300, ""), ("", "x" * 2000), (None, ""), ("", 5)):
+    assert check_words("x" * 200, "x" * 1000)
+    for by, note in (("x" * 201, ""), ("", "x" * 1001), (None, ""), ("", 5)):
         with pytest.raises(SettingError):
             check_words(by, note)
 

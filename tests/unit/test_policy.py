@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from zone_files import other_rules
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import fingerprint, in_zone, zone_rules
+from celery_once_beat.rules import fingerprint, in_zone, plain_zone, zone_rules
 from celery_once_beat.rules import policy as policy_module
 from celery_once_beat.rules.checks import app_findings
 from celery_once_beat.rules.policy import EntryPolicy, Step, Timing, next_steps
@@ -586,6 +586,13 @@ def test_a_zone_without_a_name_is_known_by_its_rules(when: crontab | schedule) -
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 IN_BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_pytzs_zone_is_computed_with_by_its_name() -> None:
+    """A ``datetime`` that has it as its tzinfo would be minutes off."""
+    zone = Unnamed(2)
+    zone.zone = "Europe/Berlin"  # type: ignore[attr-defined]
+    assert plain_zone(zone) is IN_BERLIN
 
 
 def test_only_whole_days_need_a_zone() -> None:
