@@ -139,7 +139,10 @@ def test_between_has_bounds() -> None:
     assert starts(between(NIGHTLY, start="2026-12-25T02:00", end="2026-12-27T02:00")) == ["25 02:00", "26 02:00"]
     assert starts(between(NIGHTLY, start=date(2026, 12, 28))) == ["28 02:00", "29 02:00"]
     assert starts(between(NIGHTLY, end=datetime(2026, 12, 24, 1, 0, 1, tzinfo=UTC))) == ["24 02:00"]
+    both = between(NIGHTLY, start=NOON, end=NOON + 30 * DAY)
+    assert both.words().endswith(", from 2026-12-23T12:00:00Z, until 2027-01-22T12:00:00Z")
     ended = between(NIGHTLY, end="2026-12-24")
+    assert "from" not in ended.words()
     assert next_start(ended, NOON + DAY) is None
 
 
@@ -166,6 +169,12 @@ def test_excluding_leaves_out(left_out: Any, days: list[str]) -> None:
     assert [start[:2] for start in starts(when)] == days
     assert eval(repr(when)) == when == pickle.loads(pickle.dumps(when))
     assert starts(read_schedule(write_schedule(when))) == starts(when)
+
+
+def test_what_leaves_a_start_out_is_named_by_its_own_day() -> None:
+    """The day is that of the schedule's zone, where its night is another day's evening elsewhere."""
+    when = excluding(cron("0 2 * * *", tz="Asia/Tokyo"), ["2026-12-25"], tz="Asia/Tokyo")
+    assert [why for _, why in when.left_out(NOON, NOON + 4 * DAY)] == ["25 December"]
 
 
 def test_what_is_left_out_has_a_reason() -> None:
@@ -303,6 +312,11 @@ TOO_MUCH: list[dict[str, Any]] = [
         ],
     },
 ]
+
+
+def test_sixteen_levels_are_read() -> None:
+    """And start as the schedule below them does."""
+    assert starts(read_schedule(nested(16))) == starts(cron("0 2 * * *", tz="UTC"))
 
 
 @pytest.mark.parametrize("fields", TOO_MUCH, ids=lambda fields: str(fields)[:70])

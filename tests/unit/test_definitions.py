@@ -26,7 +26,9 @@ from celery_once_beat.schedules import (
     check_name,
     check_words,
     codecs,
+    cron,
     describe,
+    excluding,
     read_schedule,
     register_schedule_codec,
     write_schedule,
@@ -69,6 +71,16 @@ def test_a_schedule_is_written_as_its_user_wrote_it(given: Any, written: dict[st
     if isinstance(given, BaseSchedule):
         given.tz = BERLIN  # type: ignore[misc]
         assert next_start(read, NOW) == next_start(given, NOW)
+
+
+@pytest.mark.parametrize(("field", "most"), [("lat", 90), ("lon", 180)])
+def test_places_on_the_earth(field: str, most: int) -> None:
+    """Up to the poles, and once around; what lies beyond is named."""
+    for number in (-most, most):
+        place = {"type": "solar", "event": "sunset", "lat": 0, "lon": 0, field: number}
+        assert write_schedule(read_schedule(place)) == place
+        with pytest.raises(ValueError, match=f"{field}: found .*, expected a number from -{most} to {most}"):
+            read_schedule({**place, field: number + number / 1000})
 
 
 def test_django_celery_beats_one_off_is_written_as_ours() -> None:
@@ -396,6 +408,14 @@ def test_a_reader_knows_the_same_starts(when: BaseSchedule) -> None:
     assert shown.after(T0) == entries.make_loaded("entry", said, "a-mark").after(T0)
     assert shown.after(T0) is not None
     assert shown.fingerprint == "a-mark"
+
+
+def test_a_schedule_that_is_too_long_to_be_read_is_words() -> None:
+    """Who shows the entry knows it all the same; the store doesn't keep a text that nobody reads."""
+    when = excluding(cron("0 2 * * *", tz="Europe/Berlin"), [(NOW + timedelta(days=day)).date() for day in range(4000)])
+    text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
+    read = LoadedDefinition.read(text)
+    assert (read.schedule, read.description) == (None, describe(when))
 
 
 class Tides(BaseSchedule):

@@ -595,6 +595,22 @@ def test_pytzs_zone_is_computed_with_by_its_name() -> None:
     assert plain_zone(zone) is IN_BERLIN
 
 
+def test_the_rules_of_a_zone_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule of a thousand entries in a zone costs no more than one; a zone may have no hash."""
+    asked: list[tzinfo] = []
+    monkeypatch.setattr(policy_module, "changes", lambda zone: asked.append(zone) or [])
+    monkeypatch.setattr(policy_module, "_rules", {})
+    unhashed = type("Unhashed", (Unnamed,), {"__hash__": None})(2)
+    for zone in (unhashed, ZoneInfo("America/Lima")):
+        assert len({zone_rules(in_zone(crontab(minute=number % 60), zone)) for number in range(1000)}) == 1
+    assert asked == [unhashed, ZoneInfo("America/Lima")]
+
+
+def test_a_schedule_in_a_zone_has_its_app() -> None:
+    """A user's own kind of crontab may ask it."""
+    assert in_zone(crontab(app=UTC), IN_BERLIN).app is UTC
+
+
 def test_only_whole_days_need_a_zone() -> None:
     """Others are the same instants everywhere."""
     assert [zone.key for zone in every("2d").in_zone(IN_BERLIN).zones()] == ["Europe/Berlin"]
