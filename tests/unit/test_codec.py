@@ -241,6 +241,8 @@ def test_a_loss() -> None:
 
 def test_info() -> None:
     """INFO's lines are names and values."""
+    assert codec.read_fullness({"used_memory": "1", "maxmemory": "4"}) == 0.25
+    assert codec.read_fullness({"used_memory": "1", "maxmemory": "0"}) == codec.read_fullness({}) == 0
     assert codec.as_info("# Server\r\nversion:7\r\nrole:a:b\r\nblank\r\n") == {"version": "7", "role": "a:b"}
 
 

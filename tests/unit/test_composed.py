@@ -348,6 +348,8 @@ def test_a_stock_beat_runs_the_same_instants(when: Any, day: datetime) -> None:
     now = last = begin
     when = pickle.loads(pickle.dumps(when))
     when.nowfun = lambda: now
+    first = next_start(when, begin)
+    assert when.remaining_estimate(begin) == (first and first - begin)
     ran = []
     while now < begin + 3 * DAY:
         due, wait = when.is_due(last)
@@ -602,6 +604,7 @@ def test_a_long_span_costs_one_step() -> None:
     """What is left out for years is passed over at once, also second by second."""
     when = excluding("1 s", ("2000-01-01", "2099-12-31"), tz="UTC")
     assert next_start(when, NOON) == datetime(2100, 1, 1, tzinfo=UTC)
+    assert next_start(between("1 s", start="2100-01-01T00:00Z"), NOON) == datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def test_what_never_starts_again_says_so() -> None:

@@ -354,7 +354,7 @@ def test_celerys_own_headers_are_refused() -> None:
     with Celery("tests", set_as_current=False) as app:
         own = app.amqp.as_task_v2("an id", "proj.a").headers
     for name in [*own, "compression"]:
-        with pytest.raises(SettingError, match=rf"options\['headers'\]: found '{name}'"):
+        with pytest.raises(SettingError, match=rf"options\['headers'\]: found '{name}', expected none of Celery's"):
             Definition.of("proj.a", 60, options={"headers": {"mine": 1, name: "proj.b"}})
     kept = Definition.of("proj.a", 60, options={"headers": {"mine": 1}})
     assert kept.options["headers"] == {"mine": 1}
