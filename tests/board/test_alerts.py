@@ -248,7 +248,7 @@ def test_redis_loses_its_data(system: System, start_redis: Callable[..., RedisSe
     assert beat.log.count("has lost its data") == 1
     seen = wait_until(lambda: (found := system.status("tock"))["attention"] and found, "it is paused again", 60)
     assert [trouble["reason"] for trouble in seen["troubles"]] == ["data lost"], seen
-    assert re.fullmatch(r"paused .* ago by anna: the mail server moves", seen["attention"])
+    assert re.search(r"paused .* ago by anna: the mail server moves", seen["attention"])
     assert seen["entry"]["open"] == 0
     assert "warn  data lost: Redis lost its data at " in system.once("doctor", exit_code=1)
     after = system.beat("after").wait_ready()

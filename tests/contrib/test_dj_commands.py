@@ -56,7 +56,9 @@ def test_commands_read_rows_and_write_nothing(new_shop: Callable[..., Shop]) -> 
 
     def everything() -> Any:
         with shop.client() as client:
-            keys = sorted(key for key in client.scan_iter() if key.startswith(b"once:"))
+            keys = sorted(
+                key for key in client.scan_iter() if key.startswith(b"once:") and key != b"once:workers"
+            )  # who reports as they read
             return shop.orm(DUMP), {key: client.dump(key) for key in keys}
 
     before = everything()

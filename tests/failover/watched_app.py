@@ -14,6 +14,7 @@ from celery.signals import before_task_publish
 from celery_once_beat.errors import OnceError
 from celery_once_beat.store.verbs import Store
 from celery_once_beat.windows import format_instant
+from celery_once_beat.worker.base import WindowExecution
 
 __all__ = ("app",)
 
@@ -61,8 +62,17 @@ def watch_one(verb, window_of=lambda window: window):
 
 watch_many("claim_many", lambda request: request.window)
 watch_many("take_many", lambda pair: pair[0])
-watch_one("begin")
 watch_one("finish", lambda ending: ending.window)
+
+own = WindowExecution.own
+
+
+def own_and_tell(self, reply, sent):
+    tell("begin", self.key, reply)
+    own(self, reply, sent)
+
+
+WindowExecution.own = own_and_tell
 
 
 if "beat" in sys.argv:  # a worker that puts a message back publishes it too, on no claim

@@ -48,7 +48,8 @@ def play(seed: int, first: int, windows: int, cores: int, more: list[str]) -> in
     def hear(player: subprocess.Popen[str]) -> None:
         for line in player.stdout or ():
             told.put(Played(**json.loads(line)))
-        told.put(f"a process that plays ended with {player.wait()}")
+        if status := player.wait():  # else it has played so many windows alone: the others play what is missing
+            told.put(f"a process that plays ended with {status}")
 
     signal.signal(signal.SIGTERM, lambda *_: told.put(""))
     total = Total()
