@@ -81,6 +81,8 @@ def test_places_on_the_earth(field: str, most: int) -> None:
         assert write_schedule(read_schedule(place)) == place
         with pytest.raises(ValueError, match=f"{field}: found .*, expected a number from -{most} to {most}"):
             read_schedule({**place, field: number + number / 1000})
+    with pytest.raises(ValueError, match=r"event: found .\\n., expected one like 'sunrise'"):
+        read_schedule({**place, "event": "\n"})
 
 
 def test_django_celery_beats_one_off_is_written_as_ours() -> None:

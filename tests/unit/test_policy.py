@@ -458,6 +458,7 @@ def timing(options: Any, task: object = None) -> Timing:
         ({"expires": LATER}, None, 0, 90),
         ({"expires": "2026-11-22T12:01:30Z"}, None, 0, 90),
         ({"countdown": -7}, None, 0, None),
+        ({"countdown": 200_000_000_000}, None, 2e11, None),
         ({"countdown": Fraction(1, 2), "eta": LATER}, None, 0.5, None),
         ({"eta": LATER}, None, 90, None),
         ({"eta": "2026-11-22T13:01:30"}, None, 90, None),

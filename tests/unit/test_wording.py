@@ -10,7 +10,7 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_once_beat.cli.output import local, print_json
-from celery_once_beat.schedules import OneOff, describe
+from celery_once_beat.schedules import OneOff, describe, every
 from celery_once_beat.windows import parse_instant
 from celery_once_beat.wording import did_you_mean, read_span, shown, span
 
@@ -94,6 +94,8 @@ class Tides(BaseSchedule):
         (schedule(timedelta(seconds=30)), "every 30 s"),
         (schedule(timedelta(days=7)), "every 7 d"),
         (schedule(timedelta(seconds=4.44)), "every 4.44 s"),
+        (every("90 min"), "every 90 min"),
+        (every("1 d", tz="UTC"), "every('1 d', tz='UTC')"),
         (crontab(minute="*/5", hour="1,3"), "*/5 1,3 * * *"),
         (solar("sunset", 48.1, 11.6), "sunset at latitude 48.1, longitude: 11.6"),
         (OneOff(datetime(2026, 1, 1, tzinfo=timezone.utc)), "2026-01-01T00:00:00.000000Z"),
