@@ -136,6 +136,16 @@ def test_beats_that_name_the_same_otherwise(named: list[tuple[str, str, str]], w
     assert [finding.check for finding in found] == ["names"] * wrong
 
 
+def test_beats_that_know_other_rules_of_zones() -> None:
+    """Where fingerprints differ by what follows ~ alone; another definition is no trouble of the zones."""
+    others = [("b", {"one": "f~x", "two": "g~y"}), ("c", {"one": "f", "three": "f"})]
+    assert not list(checks.zone_findings(others))
+    (finding,) = checks.zone_findings([("a", {"two": "f~y", "one": "f~x"}), *others])
+    assert (finding.check, finding.verdict) == ("time zones", "warn")
+    assert finding.found == "beats know other rules of the zones of 'a': one, two"
+    assert "the same tzdata" in finding.advice
+
+
 def test_the_clocks_of_servers_that_may_follow_each_other() -> None:
     """One alone differs from nothing; where nobody waits for replicas, fences are spoken of too."""
     assert not list(node_findings({"master": 5.0}, Settings()))

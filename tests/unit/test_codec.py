@@ -42,6 +42,7 @@ def same(found: Any, expected: Any) -> None:
     [
         (codec.read_load, ["superseded", "b", "12"], m.Superseded("b", 12)),
         (codec.read_load, f"loaded {A} 12 new {A} {{}}", m.Loaded(AT, 12, "new", "{}", AT)),
+        (codec.read_load, f"loaded {B} 12 same {A} ", m.Loaded(AT + HOUR, 12, "same", "", AT)),
         (codec.read_pause, ["unknown"], m.Unknown()),
         (codec.read_pause, ["done"], m.Confirmed()),
         (codec.read_claim, ["claimed", 1, MS, 2], m.Claimed(1, AT, 2)),

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -237,6 +237,9 @@ class Raising(tzinfo):
         (lambda: Period("2026-12-25", rule="FREQ=YEARLY;COUNT=1,2"), r"count: found \[1, 2\], expected a whole number"),
         (lambda: Period("2026-12-25T00:00Z", rule="FREQ=YEARLY"), "expected a local time and tz="),
         (lambda: Period("2026-12-25", name="x" * 201), "up to 200 characters"),
+        (lambda: Period("2026-12-25", without="soon"), "period, without: found 'soon', expected a tuple of starts"),
+        (lambda: union(NOON.replace(tzinfo=None)), "schedule: found .*2026, 12, 23, 12"),
+        (union, "union: found no schedule, expected one or more"),
     ],
 )
 def test_what_is_wrong_is_refused_when_it_is_made(make: Any, expected: str) -> None:
@@ -254,6 +257,8 @@ def test_a_part_keeps_the_zone_of_its_own() -> None:
     at_nine = crontab(minute=0, hour=9)
     at_nine.tz = ZoneInfo("Asia/Tokyo")  # type: ignore[misc]
     assert starts(union(at_nine, tz="Europe/Berlin"), span=DAY) == ["24 01:00"]
+    sun = solar("sunrise", 52.5, 13.4)
+    assert starts(eval(repr(union(sun)))) == starts(union(sun)) == starts(sun)
 
 
 def test_schedules_that_differ_have_different_rules() -> None:

@@ -29,6 +29,7 @@ from celery_once_beat.schedules import (
     cron,
     describe,
     excluding,
+    naming,
     read_schedule,
     register_schedule_codec,
     write_schedule,
@@ -83,6 +84,18 @@ def test_places_on_the_earth(field: str, most: int) -> None:
             read_schedule({**place, field: number + number / 1000})
     with pytest.raises(ValueError, match=r"event: found .\\n., expected one like 'sunrise'"):
         read_schedule({**place, "event": "\n"})
+
+
+def test_what_a_field_is_is_said() -> None:
+    """Which one, what was found and what was expected."""
+    for fields, expected in (
+        ({"type": "interval", "seconds": 5, "relative": 1}, "relative: found 1, expected true or false"),
+        ({"type": "every", "seconds": 86400}, "tz: found none, expected the time zone of whole days"),
+        ({"type": "rrule", "dtstart": _AT}, "freq: found None, expected one of YEARLY"),
+        ({"type": "rrule", "freq": "DAILY"}, "dtstart: found None, expected a datetime"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            read_schedule(fields)
 
 
 def test_django_celery_beats_one_off_is_written_as_ours() -> None:
@@ -193,6 +206,12 @@ def test_a_runtime_task_and_who_is_told_are_allowed_alike() -> None:
     for allowed, word in (("proj.a", "on_failure"), ("proj.b", "task: found 'proj.a'")):
         with pytest.raises(SettingError, match=word):
             one.check("report", Settings(runtime_tasks=(allowed,)))
+
+
+def test_an_error_names_its_schedule_once() -> None:
+    """Some name it already."""
+    named = "schedule 'report': x", "beat entry 'report', once: x"
+    assert [str(naming("report", SettingError(text))) for text in ("x", *named)] == ["schedule 'report': x", *named]
 
 
 def read(**fields: Any) -> Definition:
@@ -400,16 +419,16 @@ def in_zone(when: BaseSchedule, zone: str) -> BaseSchedule:
 )
 def test_a_reader_knows_the_same_starts(when: BaseSchedule) -> None:
     """Whatever the type: the starts, and the schedule in words, are those of the beat."""
-    text = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0).text()
+    text = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0, anchor=T0).text()
     read = LoadedDefinition.read(text)
     assert read.schedule is not None
     assert describe(read.schedule) == describe(when)
     entries = Entries("", Settings(redis_url="redis://"), {})
     shown = entries.make_loaded("entry", read, "a-mark")
-    said = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0)
+    said = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0, anchor=T0)
     assert shown.after(T0) == entries.make_loaded("entry", said, "a-mark").after(T0)
     assert shown.after(T0) is not None
-    assert shown.fingerprint == "a-mark"
+    assert (shown.fingerprint, read.anchor) == ("a-mark", T0)
 
 
 def test_a_schedule_that_is_too_long_to_be_read_is_words() -> None:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from zone_files import other_rules
 
 from celery_once_beat.errors import SettingError
-from celery_once_beat.rules import fingerprint, in_zone, plain_zone, zone_rules
+from celery_once_beat.rules import fingerprint, in_zone, plain_zone, same_definition, zone_rules
 from celery_once_beat.rules import policy as policy_module
 from celery_once_beat.rules.checks import app_findings
 from celery_once_beat.rules.policy import EntryPolicy, Step, Timing, next_steps
@@ -581,6 +581,8 @@ def test_a_zone_without_a_name_is_known_by_its_rules(when: crontab | schedule) -
     zones = [Unnamed(2), Unnamed(2), Unnamed(3)]
     found = [fingerprint("t", placed, None) + zone_rules(placed) for placed in (in_zone(when, zone) for zone in zones)]
     assert found[0] == found[1] != found[2]
+    assert same_definition(found[0], found[2])
+    assert not same_definition(found[0], f"f{found[0]}")
 
 
 # -- rules of a line or two

@@ -24,6 +24,7 @@ from celery_once_beat.testing import executing, window
 from celery_once_beat.windows import (
     HEADERS,
     INSTANT_WIDTH,
+    alert_id,
     check_retry,
     decode_headers,
     encode_headers,
@@ -32,6 +33,7 @@ from celery_once_beat.windows import (
     next_start,
     parse_instant,
     task_id,
+    task_of_child,
     with_window,
 )
 
@@ -541,9 +543,15 @@ def test_a_key_is_of_the_window() -> None:
     assert uuid.UUID(key).version == 8
     assert key == task_id("once:", "nightly", datetime(2026, 11, 21, 2, tzinfo=timezone.utc))
     assert key == window("nightly", "2026-11-21T03:00+01:00", attempt=2, fence=9, held=False).key
+    assert alert_id("once:", "nightly", window("nightly", NIGHT).start, "late").startswith("ef44ed4e-1ef9-8670-b4fa-a3")
     others = [window("Nightly", NIGHT), window("nightly", "2026-11-22T02:00Z")]
     others.append(replace(window("nightly", NIGHT), keyed=True))
     assert len({key, *(other.key for other in others)}) == 4
+
+
+def test_a_child_is_known_by_its_task() -> None:
+    """Its name says of which window's task it is a part."""
+    assert task_of_child("child:proj.mail@report:ann") == "proj.mail"
 
 
 def test_a_calls_key_is_of_its_task_id() -> None:
