@@ -179,6 +179,8 @@ what people read is what the store goes by: who runs, who goes first | overlap=b
   begin 2c = Waits 3; waits = 2 for 3; begin 4 = Waits 3; waits = 2 for 3, 4 for 3; end 3; waits = 2 for turn, 4 for 2
 whom nobody takes keeps nobody from running | of_task=skip max_attempts=2
   begin 1; die 1 61; begin 2
+the last that waited has ended: no beat looks any more often than else | overlap=buffer_all
+  begin 1; begin 2 = Waits 1; abandon 2; end 1; idle
 """
 #: What a verb is answered where a step doesn't say it.
 PLAIN = {"begin": "Begun", "take": "Taken", "end": "Finished", "abandon": "Finished", "fail": "Again"}

@@ -99,6 +99,8 @@ while a deploy lowers the number of slots nobody new begins above it |
   sweep = 1: 4
 an ended window waits no longer, and the next one is called instead |
   acquire 1; acquire 2; acquire 3 = Full; acquire 4 = Full; forget 3; release 1; sweep = 1: 4
+a worker's main process gives the slot of its dead child back, and no other's |
+  acquire 1a; release_dead 1b; held = 1; release_dead 1a; held = 0
 """
 PLAIN = {"acquire": "Acquired", "renew": "True", "take_over": "True", "expire": "True"}
 DOING: dict[str, Callable[..., Any]] = {
@@ -106,6 +108,7 @@ DOING: dict[str, Callable[..., Any]] = {
     "renew": Slots.renew,
     "take_over": lambda s, n, owner: s.renew(n, owner, begun=True),
     "release": Slots.release,
+    "release_dead": lambda s, n, owner: s.release(n, owner.removesuffix(":e")),
     "forget": lambda s, n, _: s.release(n, "-", forget=True),
 }
 OF_ALL: dict[str, Callable[..., Any]] = {

@@ -116,3 +116,12 @@ def test_thousands_of_entries_of_one_shard(stage: Stage) -> None:
     """However many are looked at, a script gets no more keys than Lua takes at once."""
     names = [name for number in range(40_000) if shard_of(name := f"entry-{number}") == 0][:2000]
     assert {each.trouble for each in Lookup(stage.store).entries(names, 1).values()} == {""}
+
+
+def test_one_script_reads_all_that_an_entry_has(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are asked one by one only if one of them can't be read."""
+    stage.reach("closed")
+    sent, send = [], stage.store.trip.send
+    monkeypatch.setattr(stage.store.trip, "send", lambda requests: sent.extend(requests) or send(requests))
+    assert [story.state for story in seen(stage).windows] == ["done"]
+    assert ("HGETALL", stage.entry_key) not in sent

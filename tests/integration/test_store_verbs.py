@@ -585,6 +585,18 @@ def test_a_changed_definition_never_goes_back(stage: Stage) -> None:
     assert (loaded.cursor, loaded.news) == (far, "changed")
 
 
+def test_a_name_whose_entry_has_expired_is_listed_no_more(stage: Stage) -> None:
+    """Loads of others come upon it by and by."""
+    listed = stage.shard + "entries"
+    stage.raw.hset(listed, "expired", "a {}")
+
+    def is_gone() -> bool:
+        stage.load(defined="{}")
+        return stage.raw.hkeys(listed) == [ENTRY]
+
+    wait_until(is_gone, "a load comes upon it", 30)
+
+
 def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
     """What a beat remembers never moves a cursor; it fills in for one that is lost, if it isn't in the future."""
     assert isinstance(stage.claim(), r.Claimed)
