@@ -11,6 +11,7 @@ import pytest
 from stage import ENTRY, MARK, MINUTE, T0, Stage, nth
 from steps import play, promises
 
+from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.admission.beat import Part
 from celery_once_beat.features.admission.store import Full, acquire_slot, make_due
 from celery_once_beat.features.orders.store import abandon_many, backfill_many
@@ -243,6 +244,15 @@ def test_who_begins_who_waits_and_who_is_next(make: Any, settings: dict[str, str
         return said(getattr(tick, verb)(number))
 
     play(steps, do, PLAIN)
+
+
+def test_a_policy_of_another_version_is_named(make: Any) -> None:
+    """Where it says what becomes of a window."""
+    tick = make(overlap="skip")
+    tick.begin(1)
+    tick.raw.hset(tick.entry_key, "overlap", "odd")
+    with pytest.raises(StoreDataError, match="field overlap: found odd"):
+        tick.begin(2)
 
 
 def test_what_is_passed_over_is_counted_where_it_belongs_and_told(make: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from celery import Celery
 from killpoints import POINTS
 from processes import wait_until
 from servers import free_port
+from stage import MINUTE
 from system import System
 
 from celery_once_beat import OnceScheduler, OnceTask, Schedules, Window
@@ -183,8 +185,13 @@ def test_it_is_sent_once(sender: Callable[..., Any], redis_url: str) -> None:
     for claimant, reply in (("one", Claimed(0, None)), ("one", Claimed(0, None)), ("two", Unchanged("taken"))):
         assert open_child(store, other, claimant, "{}", rules) == reply
     assert not any(store.overdue("beat", datetime.now(timezone.utc), 100).shards), "it is its caller's to publish"
-    assert isinstance(store.begin(other, "worker", 30.0), Begun)
+    begun = store.begin(other, "worker", 30.0)
+    assert isinstance(begun, Begun)
     assert open_child(store, other, "one", "{}", rules) == Unchanged("taken"), "its message is out"
+    assert open_child(store, replace(other, start=other.start + MINUTE), "one", "{}", rules) == Claimed(0, None)
+    store.finish(Ending(other, "worker", begun.fence, "done"))
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.pttl(store.entry_key(other.entry)) > store.settings.retention * 1000, "the later one is open"
 
 
 REFUSED = {

@@ -36,6 +36,7 @@ from stage import (
     nth,
 )
 
+from celery_once_beat.contrib.django.row_store import leave_rows
 from celery_once_beat.errors import (
     NewerVersionError,
     OnceError,
@@ -595,6 +596,42 @@ def test_a_name_whose_entry_has_expired_is_listed_no_more(stage: Stage) -> None:
         return stage.raw.hkeys(listed) == [ENTRY]
 
     wait_until(is_gone, "a load comes upon it", 30)
+
+
+def test_another_row_by_the_same_name_is_another_entry(stage: Stage) -> None:
+    """It counts from its edit once no other living beat may have the one before, whose pause waits for that one."""
+    both, row_key = ("beat-1", "beat-2"), stage.shard + "row:"
+    for beat in both:
+        assert stage.load(beat, row="r-1", alive=both).news == "same"
+    stage.store.set_paused(ENTRY, paused=True, words='{"at": 7}')
+    assert stage.load("beat-2", row="r-2", row_at=nth(3), alive=both).beat == "-"
+    assert stage.raw.hget(stage.entry_key, "loaders").split()[::3] == ["beat-1"], "it has left the row"
+    assert stage.raw.get(row_key + "r-1") == f"- {ENTRY}"
+    other = stage.load("beat-2", row="r-2", row_at=nth(3), alive=("beat-2",))
+    assert (other.news, other.cursor, other.since, other.pause) == ("changed", nth(3), nth(3), "")
+    cursor, _, pause = stage.raw.get(row_key + "r-1").split(" ", 2)
+    assert (cursor, pause) == (format_instant(T0), '{"at": 7}')
+    assert stage.raw.get(row_key + "r-2") == f"- {ENTRY}"
+    counted = stage.load("beat-2", row="r-3", row_at=nth(5), counts_from=nth(4), alive=("beat-2",))
+    assert counted.since == nth(4)
+    assert stage.load("beat-2", alive=("beat-2",)).news == "same"
+    assert not stage.raw.hexists(stage.entry_key, "row"), "it is of no row"
+
+
+def test_a_row_takes_its_cursor_and_its_pause_to_its_new_name(stage: Stage) -> None:
+    """Once the last beat that lives has left it by its old name; there it isn't paused any more."""
+    both, row_key = ("beat-1", "beat-2"), stage.shard + "row:r-1"
+    for beat in both:
+        stage.load(beat, row="r-1", alive=both)
+    words = '{"at": 7, "by": "anna"}'
+    stage.store.set_paused(ENTRY, paused=True, words=words)
+    assert leave_rows(stage.store, "beat-1", [(ENTRY, "r-2"), (ENTRY, "r-1")]) == ["unknown", "kept"]
+    assert leave_rows(stage.store, "beat-2", [(ENTRY, "r-1")]) == ["unloaded"]
+    cursor, _, pause = stage.raw.get(row_key).split(" ", 2)
+    assert (cursor, pause) == (format_instant(T0), words)
+    assert not stage.store.account(ENTRY).paused
+    for entry, brought, kept in (("a", pause, pause), ("b", "-", ""), ("c", "", "")):
+        assert stage.load(entry=entry, row="r-1", pause=brought).pause == kept
 
 
 def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
@@ -1295,6 +1332,12 @@ def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) 
     before = stage.deadline()
     assert stage.receive(retry=2) == r.Unchanged()
     assert stage.deadline() == before
+
+
+def test_without_a_slot_an_untracked_copy_comes_back(stage: Stage) -> None:
+    """Nobody would publish it again."""
+    assert isinstance(stage.claim(mode="untracked"), r.Claimed)
+    assert stage.begin(tracked=False, no_slot="reports") == r.Busy("runs alone")
 
 
 def test_a_time_that_the_store_forgot_runs_alone(stage: Stage) -> None:
