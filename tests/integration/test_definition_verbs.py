@@ -113,7 +113,7 @@ def test_compare_and_set(stage: Defined) -> None:
 
 def test_metadata_makes_no_version(stage: Defined) -> None:
     """It stays until other is set, or the definition is deleted."""
-    stage.set(metadata="{}")
+    assert stage.set(metadata="{}").metadata == "{}"
     assert stage.set(metadata="[]").same
     assert (stage.set().metadata, stage.known.version) == ("[]", 1)
     assert stage.set("two").metadata == "[]"

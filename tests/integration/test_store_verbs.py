@@ -632,6 +632,9 @@ def test_a_row_takes_its_cursor_and_its_pause_to_its_new_name(stage: Stage) -> N
     assert not stage.store.account(ENTRY).paused
     for entry, brought, kept in (("a", pause, pause), ("b", "-", ""), ("c", "", "")):
         assert stage.load(entry=entry, row="r-1", pause=brought).pause == kept
+    stage.raw.set(stage.store.keys.of_load("a", "r-1")["row_key"], "- c", ex=60)
+    assert leave_rows(stage.store, "beat-1", [("a", "r-1")]) == ["unloaded"]
+    assert stage.raw.get(stage.store.keys.of_load("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
 
 
 def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
@@ -1434,6 +1437,7 @@ OTHER_VERBS: dict[str, Callable[[Stage], Any]] = {
     "heartbeat": lambda s: s.store.heartbeat("beat-1"),
     "leave": lambda s: s.store.leave("beat-1"),
     "overdue": lambda s: s.store.overdue("beat-1", datetime.now(timezone.utc), 10),
+    "resume": lambda s: s.store.set_paused(ENTRY, paused=False),
 }
 ALL_VERBS = {**VERBS, **OTHER_VERBS}
 
@@ -1814,6 +1818,7 @@ def test_a_write_that_no_replica_has_is_uncertain(new_stage: Callable[..., Stage
 _ACTED_ON = {
     "claim": "unseen", "take": "published", "begin A": "published", "renew A": "running", "hand over A": "running",
     "finish A": "running", "finish A, again": "running", "backfill": "closed", "abandon": "published",
+    "resume": "unseen",
 }  # fmt: skip
 
 
@@ -1825,7 +1830,7 @@ def test_a_verb_that_is_sent_again_is_as_uncertain(start_redis, verb: str, monke
     replica = start_redis(args=("--replicaof", f"127.0.0.1 {server.port}"))
     patient = {"socket_timeout": 30.0}
     certain, stage = Stage(server.url()), Stage(server.url(), wait_replicas=1, redis_options=patient)
-    send = VERBS[verb]
+    send = ALL_VERBS[verb]
     certain.load()
     certain.reach(_ACTED_ON[verb])
     if verb == "take":
