@@ -35,6 +35,7 @@ def verdicts(info: dict[str, Any], **settings: Any) -> dict[str, str]:
         ({"maxmemory_policy": "allkeys-lru", "maxmemory": 1000}, {}, "eviction", "warn"),
         ({"maxmemory_policy": "allkeys-lru"}, {}, "eviction", "note"),
         ({"aof_enabled": 0}, {}, "persistence", "warn"),
+        ({"aof_enabled": "1"}, {}, "persistence", "ok"),
         ({"redis_version": "5.0.14"}, {}, "server", "warn"),
         ({"connected_slaves": 1}, {}, "replicas", "note"),
         ({"connected_slaves": 1}, {"wait_replicas": 1}, "replicas", "ok"),

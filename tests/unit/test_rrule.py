@@ -157,7 +157,7 @@ def test_a_rule_is_equal_by_its_value() -> None:
     [
         ({"freq": "FORTNIGHTLY"}, "freq: found 'FORTNIGHTLY', expected one of YEARLY"),
         ({"dtstart": datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))}, "doesn't follow daylight saving"),
-        ({"dtstart": "0001-01-01T00:00:00+14:00"}, "expected a later year"),
+        ({"dtstart": "0001-01-01T00:00:00+14:00"}, "dtstart: found '0001-01-01T00:00:00+14:00', expected a later year"),
         ({"until": 7}, "until: found 7"),
         ({"until": "9999-12-31T23:00:00-10:00"}, "until: found '9999-12-31T23:00:00-10:00', expected an earlier one"),
         ({"interval": 0}, "interval: found 0, expected a whole number from 1 to 14600"),
