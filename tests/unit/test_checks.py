@@ -118,6 +118,7 @@ def test_a_name_with_a_value_of_the_moment(call: str, value: str) -> None:
     """It is another one in each process, if Celery has made it; a name that somebody chose is none of our business."""
     found = list(checks.moment_findings([(f"proj.add({call})", "proj.add")], NOW, HOST))
     assert [f"({value})" in finding.found for finding in found] == [True] * bool(value)
+    assert {finding.verdict for finding in found} <= {"warn"}
     assert not list(checks.moment_findings([(f"nightly {call}", "proj.add")], NOW, HOST)) or value == "an address"
 
 

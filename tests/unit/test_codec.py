@@ -45,6 +45,7 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_load, f"loaded {B} 12 same {A} ", m.Loaded(AT + HOUR, 12, "same", "", AT)),
         (codec.read_pause, ["unknown"], m.Unknown()),
         (codec.read_pause, ["done"], m.Confirmed()),
+        (codec.read_pause, ["paused"], m.Confirmed()),
         (codec.read_claim, ["claimed", 1, MS, 2], m.Claimed(1, AT, 2)),
         (codec.read_claim, ["claimed", 0, "0", 0], m.Claimed(0, None, 0)),
         (codec.read_claim, ["moved", A, 2], m.Moved(AT, 2)),
@@ -292,6 +293,14 @@ def test_what_a_worker_discarded() -> None:
     """Which worker did, and when; without a worker it is nothing."""
     for text, expected in ((f"{MS} celery@w 1", ("celery@w 1", AT)), (MS, None)):
         assert read_account("key", {**ENTRY, "discarded": text}).discarded == expected
+
+
+def test_who_paused_it_and_why() -> None:
+    """And when, where that is said."""
+    for at, instant in ((f', "at": {MS}', AT), ("", None)):
+        words = f'{{"by": "ann", "note": "why"{at}}}'
+        found = read_account("key", {**ENTRY, "paused": "1", "paused_words": words})
+        assert (found.paused_by, found.paused_for, found.paused_at) == ("ann", "why", instant)
 
 
 def test_an_alert_of_a_pause() -> None:

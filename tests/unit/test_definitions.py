@@ -90,6 +90,7 @@ def test_what_a_field_is_is_said() -> None:
     """Which one, what was found and what was expected."""
     for fields, expected in (
         ({"type": "interval", "seconds": 5, "relative": 1}, "relative: found 1, expected true or false"),
+        ({"type": "crontab", "minute": 1.5, "tz": "UTC"}, "minute: found 1.5, expected a crontab field like"),
         ({"type": "every", "seconds": 86400}, "tz: found none, expected the time zone of whole days"),
         ({"type": "rrule", "dtstart": _AT}, "freq: found None, expected one of YEARLY"),
         ({"type": "rrule", "freq": "DAILY"}, "dtstart: found None, expected a datetime"),

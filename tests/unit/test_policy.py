@@ -347,6 +347,7 @@ OneOff.__name__ = "Often"
 DEFINITIONS: dict[str, tuple[str, Any, datetime | None]] = {
     "interval": ("t", schedule(30, app=UTC), None),
     "one window": ("t", OneOff(30, app=UTC), None),
+    "another window": ("t", OneOff(31, app=UTC), None),
     "any number of windows": ("t", Often(30, app=UTC), None),
     "another task": ("u", schedule(30, app=UTC), None),
     "anchored": ("t", schedule(30, app=UTC), ANCHOR),
@@ -619,6 +620,7 @@ def test_only_whole_days_need_a_zone() -> None:
     assert [zone.key for zone in every("2d").in_zone(IN_BERLIN).zones()] == ["Europe/Berlin"]
     part = every("90 min")
     assert part.in_zone(IN_BERLIN) is part
+    assert not part.zones()
 
 
 def test_spans_that_touch() -> None:
