@@ -152,6 +152,8 @@ an alert is for nobody once the entry's key isn't ours |
   runs 1 failed; takes; lose; spoil; answer unknown; kept = late 1 ends 1
 failures from before a time in which nothing counted them are of no row |
   runs 1 failed; quiet; runs 2 failed; loud; runs 3 failed; why_paused =
+what failed and is done by order is late no more, and nothing is kept of its end | only=deadline
+  claims 1; ends 1 failed; kept = late 1 ends 1; order 1; ends 1 done; kept =
 a sweep says whether there is something to take |
   seen = False; claims 1; seen = False; late 1; seen = True; takes; seen = True; answer sent; seen = False
 ends are told where a task is named, and by no other setting | only=deadline
@@ -171,6 +173,7 @@ DOING: dict[str, Callable[..., Any]] = {
     "resume": lambda s: s.store.set_paused(ENTRY, paused=False),
     "foreign": lambda s: s.raw.hset(s.entry_key, "streak", "foreign"),
     "quiet": lambda s: s.load(deadline=900.0),
+    "order": lambda s, number: s.at(number) or s.backfill(),
     "loud": lambda s: s.load(**ALL),
     "seen": lambda s: s.shard_number in s.store.overdue("beat-1", s.store.snapshot().now, 10).work.get("alerts", ()),
     "lose": lambda s: s.raw.delete(s.entry_key),
