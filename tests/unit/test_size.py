@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_767,
     "Lua": 1_756,
     "the largest module": 384,
-    "tests": 39_156,
+    "tests": 39_159,
     "words of README": 900,
     "words of docs": 24_000,
     "characters of a begin without features": 14_180,
