@@ -323,8 +323,8 @@ class Options:
     #: are retried at doubling steps up to this. After it, another beat sends [a dead beat's
     #: alerts](alerts.md#once-and-when-twice)
     publish_timeout: float = row(10.0, check_seconds(0.1, 20.0))
-    #: a published window that no worker has begun is published again after this time (a retry: after the app's), then
-    #: at doubling steps, as long as a worker [consumes its queue](failures.md#messages-and-the-broker)
+    #: a published window that no worker has begun is published again after this time (a lost retry: after the app's
+    #: value), then at doubling steps, as long as a worker [consumes its queue](failures.md#messages-and-the-broker)
     start_timeout: float = row(600.0, check_seconds(0.1), policy="beat")
     #: at most 5: how often each beat sweeps: it reports that it is alive, and reads overdue windows, orders and changes
     recovery_interval: float = row(2.0, check_seconds(0.1, 5.0))

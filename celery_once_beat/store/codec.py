@@ -1,7 +1,7 @@
 """The wire, both ways: how arguments are written, and how replies, hashes and records are read.
 
 A script's header says what it returns. A ``read_…`` raises ValueError, LookupError or TypeError for what isn't
-of that form.
+of that form. Where only one word is left that a reply can be, it is looked up, so that any other raises KeyError.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     {7}:ends                    <name>@<start> of those → how it ended and isn't done; as that
     {7}:claim:<name>:<start>    the beat that claimed it; marker_ttl
     {7}:run:<name>:<start>      run:<fence>:<owner>, the lease | wait:<n>:<owner>, until the retry is due |
-                                done:<outcome>:<owner>, marker_ttl; where it alone decides, a retry's lives longer by
-                                the retention, and an end's for the retention
+                                done:<outcome>:<owner>, marker_ttl; where it alone decides, a wait lasts longer by the
+                                retention, and done lasts for the retention
     {7}:history:<name>          the last windows' outcomes; as the entry, and up to a day longer
     {7}:children:<name>         children of its windows: <start> <task's id> <name>, the newest, display only; the
                                 retention

@@ -150,9 +150,9 @@ class Verb(Generic[T]):
         named = [*map(keys.__getitem__, self.key_names), *more_keys]
         return Request(encode(self.head(named, {}) + tail), named[0], self)
 
-    def head(self, keys: Sequence[str], settled: Mapping[str, Any]) -> str:
-        """Write the command up to those arguments that aren't IN_HEAD; ``settled`` has those that are."""
-        fixed = [_KINDS[kind].write(settled[name]) for name, kind in self.kinds.items() if name in IN_HEAD]
+    def head(self, keys: Sequence[str], given: Mapping[str, Any]) -> str:
+        """Write the command up to those arguments that aren't IN_HEAD; ``given`` has those that are."""
+        fixed = [_KINDS[kind].write(given[name]) for name, kind in self.kinds.items() if name in IN_HEAD]
         count = 3 + len(keys) + len(self.kinds)
         return f"*{count}\r\n{pack_words(['EVALSHA', self.sha, len(keys), *keys, *fixed])}"
 
@@ -281,7 +281,7 @@ class Source:
 # -- the verbs ------------------------------------------------------------------------------------------------------
 # An argument is a text unless a kind stands behind it.
 
-#: Arguments that follow from the window's name, or from the settings.
+#: Arguments that stand first, and are written once for many windows: they are of the settings, or of the window's name.
 IN_HEAD = frozenset(("start", "member", "marker_ttl", "history_size", "retention", "publish_timeout", "claim_lease"))
 #: The keys of a verb that may end a window.
 OF_WINDOW = "entry open history run"

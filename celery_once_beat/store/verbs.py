@@ -390,8 +390,8 @@ class Store:
     ) -> str:
         """Write the head of a request; what it has in ``special`` goes before the settings."""
         keys = self.keys.in_slot(slot, entry, start)
-        settled = {**vars(self.settings), **special, "start": start, "member": f"{entry}@{start}"}
-        return verb.head([*map(keys.__getitem__, verb.key_names), *more_keys], settled)
+        given = {**vars(self.settings), **special, "start": start, "member": f"{entry}@{start}"}
+        return verb.head([*map(keys.__getitem__, verb.key_names), *more_keys], given)
 
 
 def member_of(window: WindowKey) -> str:

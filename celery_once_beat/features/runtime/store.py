@@ -110,7 +110,7 @@ def _read(reply: str | list[Any]) -> Any:
             return Changed(codec.whole(reply[1]), parse_instant(reply[2]))
         case "conflict":
             return Conflict(_make_definition("", codec.as_mapping(reply[1:])) if reply[1:] else None)
-    return Unknown()
+    return {"unknown": Unknown}[reply[0]]()
 
 
 def read_definition(key: str, name: str, reply: Any) -> StoredDefinition | OnceError | None:
