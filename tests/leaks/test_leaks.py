@@ -63,10 +63,12 @@ def test_windows_leave_nothing_behind(
           report(windows, before, samples, after, grown, most, server))  # fmt: skip
     assert load.outcomes() <= {"done", "missed"}
     assert max(grown.values()) < most, grown
-    # Where the machine is slow a window is published again, and then beat starts the one thread that asks for results.
-    started = after.held()["beat"][0] - before.held()["beat"][0]
-    assert started in (0, 1)
-    assert after.held() == {**before.held(), "beat": (before.held()["beat"][0] + started, before.held()["beat"][1])}
+    # What may come late, and once: the thread of beat that asks for results, if a slow machine made it publish a window
+    # again; a second connection of the child, if its thread renewed a lease just as its body asked.
+    late = {"beat": (1, 0), "child": (0, 1)}
+    for name, (threads, sockets) in after.held().items():
+        more = (threads - before.held()[name][0], sockets - before.held()[name][1])
+        assert more in ((0, 0), late.get(name)), (name, more)
     assert load.keys() == kept
     assert after.memory - before.memory < limit(windows, PIECES_OF_SERVER) * windows, (before.memory, after.memory)
     load.end()
