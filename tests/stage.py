@@ -110,7 +110,7 @@ class Stage:
         assert isinstance(self.claim(since=nth(number - 1)), r.Claimed)
 
     def confirm(
-        self, published: bool = True, wait: float = START, revision: int | None = None, queue: str = QUEUE
+        self, published: str = r.Published.SENT, wait: float = START, revision: int | None = None, queue: str = QUEUE
     ) -> Any:
         of = r.Confirmation(self.window, revision or self.revision, published, wait, queue)
         return self.store.confirm_many([of])[0]
@@ -330,8 +330,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "claim": lambda s: s.claim("beat-1"),
     "claim, beat-2": lambda s: s.claim("beat-2"),
     "confirm": lambda s: s.confirm(),
-    "unconfirm": lambda s: s.confirm(published=False),
-    "not yet": lambda s: s.confirm(published=r.Published.NOT_YET),
+    "unconfirm": lambda s: s.confirm(r.Published.UNSURE),
+    "not yet": lambda s: s.confirm(r.Published.NOT_YET),
     "astray": lambda s: s.astray(),
     "take": lambda s: s.take(),
     "take overdue": _overdue_take,

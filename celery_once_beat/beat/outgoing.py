@@ -138,7 +138,7 @@ class OutgoingMessages:
             return Published.SENT
         if not self.results or Published.UNSURE in self.results:
             return Published.UNSURE
-        return max(self.results)  # SENT, unless none could be made
+        return Published.SENT if Published.SENT in self.results else Published.IMPOSSIBLE
 
     @property
     def lost(self) -> str:

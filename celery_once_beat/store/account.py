@@ -13,7 +13,7 @@ from celery_once_beat.windows import CHILD, format_instant, parse_instant
 
 from .codec import EPOCH, LONGEST_WORDS, as_mapping, instant, instant_or_none, read_pause_words, read_text, whole
 from .keys import VERSION, newer
-from .protocol import STATES
+from .protocol import MESSAGES, STATES
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,8 @@ class OpenWindow:
     #: The number of the last retry.
     retry: int
     backfill: bool
-    #: A beat has taken it, or published it again, since it began or waited last.
-    taken: bool
-    #: One of ``protocol.STATES``.
+    #: One of ``protocol.MESSAGES``, and of ``protocol.STATES``.
+    message: str
     state: str
     #: The beat that claimed it, or took it last.
     beat: str
@@ -115,7 +114,7 @@ class OpenWindow:
     @property
     def given_back(self) -> bool:
         """Whether it is to run again: by a retry, or later; or its execution died, and a beat has taken it."""
-        died = self.begun is not None and bool(self.taken or self.holder)
+        died = self.begun is not None and (self.message != "none" or self.holder is not None)
         return died or self.state in ("retry", "again", "again_due")
 
 
@@ -178,22 +177,23 @@ def _read_discarded(text: str) -> tuple[str, datetime] | None:
 
 def _read_open(text: str) -> OpenWindow:
     """Read an open window's account; see ``lua/pieces/window.lua``."""
-    attempts, fence, retry, _, _, claimed, _, backfill, taken, state, owner, beat, queue = text.split(" ")
+    attempts, fence, retry, _, _, claimed, _, backfill, message, state, owner, beat, queue = text.split(" ")
     queue, _, held = queue.partition("@")
-    if state not in STATES:
-        raise ValueError(f"found the state {state!r:.40}, expected one of {', '.join(STATES)}")
+    for word, known in ((state, STATES), (message, MESSAGES)):
+        if word not in known:
+            raise ValueError(f"found the word {word!r:.40}, expected one of {', '.join(known)}")
     return OpenWindow(
         claimed=instant(claimed),
         begun=instant_or_none(fence),
         attempts=whole(attempts),
         retry=whole(retry),
         backfill=backfill == "1",
-        taken=taken != "0",
+        message=message,
         state=state,
         beat=beat,
         owner="" if owner == "-" else owner,
         queue=None if queue == "-" else unquote(queue),
-        holder=_read_holder(held, fence) if held and taken != "1" and not state.startswith("waits_") else None,
+        holder=_read_holder(held, fence) if held and message != "taken" and not state.startswith("waits_") else None,
     )
 
 

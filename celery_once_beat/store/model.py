@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum
+from enum import Enum
 from typing import Any, NamedTuple
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
@@ -25,18 +25,20 @@ class ActedOn:
     """
 
 
-class Published(IntEnum):
-    """What became of a window's message; the numbers are those of ``lua/confirm.lua``."""
+class Published(str, Enum):
+    """What became of a window's message, as ``lua/confirm.lua`` reads it."""
 
-    SENT = 1
+    __str__ = str.__str__
+
+    SENT = "sent"
     #: It is still to go out: the claim is renewed.
-    NOT_YET = 3
+    NOT_YET = "not_yet"
     #: It didn't go out, or perhaps not: the window is published again.
-    UNSURE = 0
+    UNSURE = "unsure"
     #: It can't be made (its arguments, say): the window fails after max_attempts such publishes.
-    IMPOSSIBLE = -1
+    IMPOSSIBLE = "impossible"
     #: It went out, but no worker can tell that it belongs to a window: the window ends as untracked.
-    ASTRAY = 2
+    ASTRAY = "astray"
 
 
 class LoadRequest(NamedTuple):

@@ -120,6 +120,14 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+#: What is known of the message of an open window, as its account has it.
+MESSAGES = MappingProxyType(
+    {
+        "none": "of a window that is claimed, reserved by a worker, running, handed over or waiting",
+        "taken": "a beat has taken the window, to publish it again",
+        "sent": "it is out, and nobody has begun",
+    }
+)
 #: The state of an open window, as its account has it, and what each means.
 STATES = MappingProxyType(
     {

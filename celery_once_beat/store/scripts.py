@@ -25,7 +25,7 @@ from celery_once_beat.windows import WindowKey, format_instant
 from . import codec
 from .codec import encode, pack_words, unpack
 from .keys import VERSION
-from .protocol import STATES
+from .protocol import MESSAGES, STATES
 
 T = TypeVar("T")
 
@@ -193,8 +193,13 @@ _CONSTANTS = {
     "VERSION": f"'{VERSION}'",
     "BEAT_TTL": str(codec.ms(BEAT_TTL)),
     "STATES": _table(STATES),
+    "MESSAGES": _table(MESSAGES),
     "FAILED_AS": _table(FAILED_AS),
     "BY_RULE": _table(ENDED_BY_RULE),
+    # How long (ms) others wait for a window that died, or whose message is lost. By then a beat has taken it.
+    "PATIENCE": "60000",
+    # A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.
+    "LONGEST_WAIT": "600000",
 }
 #: Where the Lua is: the package.
 _LUA = files(__package__.partition(".")[0])
@@ -322,7 +327,7 @@ CLAIM = Verb(
 CONFIRM = Verb(
     "confirm",
     OF_WINDOW,
-    f"{ENDING} revision:number published:number queue start_timeout:span publish_timeout:span claim_lease:span",
+    f"{ENDING} revision:number published queue start_timeout:span publish_timeout:span claim_lease:span",
     codec.read_confirm,
 )
 TAKE = Verb("take", OF_WINDOW, f"{ENDING} beat fingerprint consumed claim_lease:span", codec.read_take, waits=True)

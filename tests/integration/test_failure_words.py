@@ -13,7 +13,7 @@ from stage import ENTRY, Stage, nth
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.status import WindowStatus
 from celery_once_beat.store import store_of
-from celery_once_beat.store.model import Again, Ending, Finished
+from celery_once_beat.store.model import Again, Ending, Finished, Published
 from celery_once_beat.web.board.words import story_words
 from celery_once_beat.wording import failure_words
 
@@ -97,7 +97,7 @@ def test_a_window_that_never_began_says_where_to_look(stage: Stage) -> None:
     """Its message can't be made: the logs have the words. One that began and said nothing is shown so."""
     stage.load(max_attempts=1)
     stage.claim()
-    stage.confirm(published=-1)
+    stage.confirm(Published.IMPOSSIBLE)
     assert fail(stage, 2, said="") == Finished()
     failures = [each.failure for each in Lookup(stage.store).entry(ENTRY, 2).windows]
     assert failures == ["", "its message couldn't be made or read: the logs say why"]

@@ -10,7 +10,7 @@ import redis
 from stage import ENTRY, STATES, VERBS, Stage, answer_or_error, nth
 
 from celery_once_beat.errors import NewerVersionError, OnceError, StoreDataError
-from celery_once_beat.store import Begun, Finished
+from celery_once_beat.store import Begun, Finished, Published
 from celery_once_beat.windows import format_instant
 
 ACCOUNT = f"w:{format_instant(nth(1))}"
@@ -22,10 +22,12 @@ FIELDS = [
 #: Words, what Lua takes for a number and Redis doesn't, what overflows, nothing, and bytes that are no text.
 GARBAGE = [b"garbage", b"", b"nan", b"inf", b"-7", b"0x10", b"1.5", b"9" * 400, b"\xff\xfe\x00\n"]
 ACCOUNTS = [
-    b"nan nan nan nan nan nan nan nan nan nan A beat-1",
-    b"-1 0 0 1 1 0 0 0 0 0 - beat-1",
-    b"0 0 0 1 1 0 0 0 0 0",
-    b"0 0 0 1 " + b"9" * 400 + b" 0 0 0 0 0 - beat-1",
+    b"nan nan nan nan nan nan nan nan none held A beat-1 -",
+    b"-1 0 0 1 1 0 0 0 none held - beat-1 -",
+    b"0 0 0 1 1 0 0 0 none held",
+    b"0 0 0 1 " + b"9" * 400 + b" 0 0 0 none held - beat-1 -",
+    b"0 0 0 1 1 0 0 0 garbage held - beat-1 -",
+    b"0 0 0 1 1 0 0 0 none garbage - beat-1 -",
 ]
 
 
@@ -39,7 +41,7 @@ CASES: dict[str, tuple[str, Callable[[Stage], Any]]] = {
     "pass": ("closed", lambda s: _claim_next(s, "pass")),
     "untracked": ("closed", lambda s: _claim_next(s, "untracked")),
     "confirm": ("claimed", VERBS["confirm"]),
-    "can't be made": ("claimed", lambda s: s.confirm(published=-1)),
+    "can't be made": ("claimed", lambda s: s.confirm(Published.IMPOSSIBLE)),
     "take": ("died", lambda s: s.take()),
     "begin": ("published", VERBS["begin A"]),
     "refuse": ("running", VERBS["begin B"]),

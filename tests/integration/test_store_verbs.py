@@ -432,7 +432,7 @@ def test_what_could_not_be_published_is_tried_again_soon_and_then_less_often(sta
     """Without a broker a window is near its deadline at first: after 1 s, 2 s, 4 s, up to publish_timeout."""
     stage.reach("claimed")
     for seconds in (1, 2, 4, 8, PUBLISH, PUBLISH):
-        _confirm(stage, seconds, within=500, published=False)
+        _confirm(stage, seconds, within=500, published=r.Published.UNSURE)
         stage.recover()
 
 
@@ -1729,7 +1729,7 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "load, another beat": (STATES["claimed"], lambda s: s.load("beat-2"), r.Loaded),
     "claim": (STATES["unseen"], lambda s: s.claim(), r.Claimed),
     "confirm": (STATES["claimed"], lambda s: s.confirm(), r.Confirmed),
-    "confirm, not published": (STATES["claimed"], lambda s: s.confirm(published=False), r.Confirmed),
+    "confirm, not published": (STATES["claimed"], lambda s: s.confirm(published=r.Published.UNSURE), r.Confirmed),
     "take": (_open_and_overdue, lambda s: s.take(), r.Taken),
     "take, dead": (_dead_and_overdue, lambda s: s.take(), r.Taken),
     "put off": (_open_and_overdue, lambda s: s.postpone([])[0], "postponed"),
@@ -1900,12 +1900,13 @@ def test_what_can_not_be_published_fails_after_max_attempts(stage: Stage) -> Non
     """A window whose message can't be made is tried max_attempts times and ends as failed, instead of piling up."""
     stage.load(max_attempts=2)
     assert isinstance(stage.claim(), r.Claimed)
-    assert stage.confirm(-1, revision=stage.revision) == r.Confirmed()
+    assert stage.confirm(r.Published.IMPOSSIBLE) == r.Confirmed()
     stage.recover()
     for _ in range(2):  # the second is the repetition of the first
-        assert stage.confirm(-1, revision=stage.revision) == r.Closed("failed")
-    for revision, published in ((stage.revision - 1, -1), (stage.revision, 1), (stage.revision, 0)):
-        assert stage.confirm(published, revision=revision) == r.Unchanged()
+        assert stage.confirm(r.Published.IMPOSSIBLE) == r.Closed("failed")
+    for published in (r.Published.SENT, r.Published.UNSURE):
+        assert stage.confirm(published) == r.Unchanged()
+    assert stage.confirm(r.Published.IMPOSSIBLE, revision=stage.revision - 1) == r.Unchanged()
     assert stage.counts() == {"failed": 1}
     assert stage.even()
 
@@ -1934,7 +1935,7 @@ def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worke
     """Its failure isn't the confirming beat's, which doesn't report it as its own."""
     stage.reach("running")
     assert stage.finish("A", "failed") == r.Finished()
-    assert stage.confirm(-1, revision=stage.revision) == r.Unchanged()
+    assert stage.confirm(r.Published.IMPOSSIBLE) == r.Unchanged()
 
 
 def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:

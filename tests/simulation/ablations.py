@@ -186,7 +186,7 @@ consumed-said | worker/duties.py | a worker says what it consumes
 - store.consume(worker_name(consumer.hostname), name_broker(consumer.app.connection_for_read()), named)
 + pass
 confirm-revision | store/lua/confirm.lua | a confirm that comes late changes nothing
-- if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
+- if window and (window.revision ~= REVISION or PUBLISHED == 'not_yet' and window.message == 'sent') then
 + if false then
 confirm-moves | store/lua/confirm.lua | a confirm puts the deadline off
 - write_window(window, NOW + delay)

@@ -219,7 +219,7 @@ class Explorer:
             return state._replace(beats=(*state.beats[:number], knows, *state.beats[number + 1 :]))
 
         if of:
-            for said in (m.PUBLISHED, m.PERHAPS_NOT, m.NOT_YET):
+            for said in (m.SENT, m.UNSURE, m.NOT_YET):
                 call = self._call("confirm", of, revision=revision, published=said)
                 reply, after = self._ask(s, call)
                 if reply == ("confirmed",) and s.windows[of - 1][_ATTEMPTS] != attempts:
@@ -369,7 +369,7 @@ class Explorer:
         if reply[0] == "claimed" and s.cursor >= call.start and before.beat != args.beat:
             self._broken("one claims", step)
         if reply[0] == "taken":
-            if before.deadline > 0 and not (before.taken == m.TAKEN and before.beat == args.beat):
+            if before.deadline > 0 and not (before.message == m.TAKEN and before.beat == args.beat):
                 self._broken("in time", step)
             if before.attempts >= MAX_ATTEMPTS:
                 self._broken("limits", step)
@@ -481,11 +481,11 @@ class Explorer:
             return pack(ended), ()
         if not lives(w.owner) or (not self.tell_apart and not w.kind and w.state not in _KNOWS_OWNER):
             w.owner, w.fence = _NOBODY, min(w.fence, 1)
-        if w.deadline <= 0 or w.taken != m.TAKEN:
-            w.taken = 0
+        if w.deadline <= 0 or w.message != m.TAKEN:
+            w.message = m.NO_MESSAGE
         if not (w.revision == 1 and w.claimer == w.beat != _NOBODY and behind[w.beat - _BEAT]):
             w.claimer, w.claimer_until, w.revision = "", 0, 2  # its claim isn't sent again
-            w.beat = w.beat if w.taken else _NOBODY
+            w.beat = w.beat if w.message != m.NO_MESSAGE else _NOBODY
         w.publishes = 1
         return pack(w), (w.fence, w.number) if w.kind == "run" else (w.fence,)
 

@@ -75,10 +75,10 @@ RULES = {
 
 #: The states of an account.
 HELD, RETRY, AGAIN, AGAIN_DUE, WAITS_TURN = "held", "retry", "again", "again_due", "waits_turn"
-#: ``taken`` of an account: by a take whose beat hasn't confirmed; and once the message went out.
-TAKEN, SENT = 1, 2
-#: ``published`` of a confirm.
-FAILED, PERHAPS_NOT, PUBLISHED, ASTRAY, NOT_YET = -1, 0, 1, 2, 3
+#: ``message`` of an account: by a take whose beat hasn't confirmed; and once it went out.
+NO_MESSAGE, TAKEN, SENT = "none", "taken", "sent"
+#: ``published`` of a confirm, besides SENT.
+IMPOSSIBLE, UNSURE, ASTRAY, NOT_YET = "impossible", "unsure", "astray", "not_yet"
 #: What the model doesn't know, see ``Model.may``.
 ANOTHER_RUNS = "another window of its entry goes first"
 #: Outcomes by which a limit ends a window: a begin that met one answers so again.
@@ -127,7 +127,7 @@ class Window:
     revision: int = 0
     publishes: int = 0
     state: str = HELD
-    taken: int = 0
+    message: str = NO_MESSAGE
     backfill: bool = False
     #: It was, until a claim came by it: as long as it is taken so, newer ones let it go first.
     ordered: bool = False
@@ -222,7 +222,8 @@ class Model:
 
     def _open(self, w: Window, beat: Any, expires: Any, deadline: Any) -> None:
         w.open, w.deadline, w.revision, w.publishes = True, deadline, 1, 1
-        w.attempts = w.fence = w.retry = w.taken = 0
+        w.attempts = w.fence = w.retry = 0
+        w.message = NO_MESSAGE
         w.state, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
 
     def _limit(self, e: Entry, w: Window, a: Args) -> str | None:
@@ -316,11 +317,11 @@ class Model:
     def confirm(self, e: Entry, w: Window, a: Args) -> Reply:
         """Say what became of the message of a window that was claimed or taken."""
         kind = self._look(e, w, a)
-        end_as = {FAILED: "failed", ASTRAY: "untracked"}.get(a.published)
+        end_as = {IMPOSSIBLE: "failed", ASTRAY: "untracked"}.get(a.published)
         closer = f"/{a.revision}"  # revisions differ: who sends it again knows its own
         if kind == "done" and w.number == end_as and str(w.by).endswith(closer):
             return (end_as,)
-        if not w.open or (a.published == NOT_YET and w.taken == SENT):
+        if not w.open or (a.published == NOT_YET and w.message == SENT):
             return ("unchanged",)
         if w.revision != a.revision and self.rule("a confirm says its revision"):
             return ("unchanged",)
@@ -331,8 +332,8 @@ class Model:
             w.deadline = self.after(a.claim_lease)
             return ("confirmed",)
         doubled = 2 ** min(max(w.publishes - 1, 0), 30)
-        w.taken, w.queue = SENT if a.published == PUBLISHED else 0, a.queue
-        if a.published == PUBLISHED:
+        w.message, w.queue = SENT if a.published == SENT else NO_MESSAGE, a.queue
+        if a.published == SENT:
             wait = min(a.start_timeout * doubled, max(DAY, a.start_timeout))
             if w.state == WAITS_TURN:  # others wait for it
                 wait = min(wait, 60 * SECOND * doubled)
@@ -348,10 +349,10 @@ class Model:
             return ("closed", w.number) if kind == "done" and w.by == a.beat else ("no", "closed")
         if e.fingerprint != a.fingerprint:
             return ("no", "superseded")
-        if w.state == WAITS_TURN and not w.taken:  # whoever freed the turn has made it overdue, or not yet
+        if w.state == WAITS_TURN and w.message == NO_MESSAGE:  # whoever freed the turn has made it overdue, or not yet
             w.deadline = self.some_time()
         if not self.passed(w.deadline) and self.rule("a take waits for the deadline"):
-            repeats = w.taken == TAKEN and w.beat == a.beat and not kind
+            repeats = w.message == TAKEN and w.beat == a.beat and not kind
             if repeats and self.rule("a take sent again answers its beat"):
                 return ("taken", w.revision, w.retry, w.attempts)
             return ("no", "not overdue")
@@ -361,7 +362,7 @@ class Model:
         if (outcome := self._limit(e, w, a)) and self.rule("a take knows the limits"):
             self._close(e, w, a, outcome, a.beat)
             return ("closed", outcome)
-        out = w.taken == SENT and w.queue != "-"
+        out = w.message == SENT and w.queue != "-"
         out = out and bool(a.consumed) and f" {w.queue} " not in a.consumed
         if out and self.may("no later window of its entry is done"):
             w.deadline = self.between(self.MARGIN, 600 * SECOND)
@@ -371,7 +372,7 @@ class Model:
             self._wait(w)
             return ("no", "waits")
         w.revision += self.rule("a take moves the revision")
-        w.taken, w.beat, w.publishes = TAKEN, a.beat, w.publishes + 1
+        w.message, w.beat, w.publishes = TAKEN, a.beat, w.publishes + 1
         if w.state == AGAIN:
             w.state = AGAIN_DUE
         self._deadline(w, "a take gives a deadline", self.after(a.claim_lease))
@@ -379,7 +380,7 @@ class Model:
 
     def _wait(self, w: Window) -> None:
         """It waits for its turn: whatever frees that makes it overdue, see ``take``."""
-        w.revision, w.taken, w.publishes, w.state = w.revision + 1, 0, 0, WAITS_TURN
+        w.revision, w.message, w.publishes, w.state = w.revision + 1, NO_MESSAGE, 0, WAITS_TURN
 
     def some_time(self) -> Any:
         """A time that the model doesn't know."""
@@ -390,7 +391,7 @@ class Model:
         kind = self._look(e, w, a)
         if not w.open and kind == "done" and (w.by, w.number) == (a.beat, "dropped"):
             return ("closed", "dropped")
-        if w.state == WAITS_TURN and not w.taken:  # as in take
+        if w.state == WAITS_TURN and w.message == NO_MESSAGE:  # as in take
             w.deadline = self.some_time()
         if not w.open or not self.passed(w.deadline):
             return ("no",)
@@ -444,10 +445,10 @@ class Model:
             return ("unchanged",)
         if a.retry < w.retry or w.state == AGAIN or (a.by_schedule and w.backfill):
             return ("unchanged",)
-        if w.state == WAITS_TURN and not w.taken:
+        if w.state == WAITS_TURN and w.message == NO_MESSAGE:
             return ("unchanged",)
         in_line = w.state in {WAITS_TURN, AGAIN_DUE}
-        w.revision, w.taken = w.revision + 1, 0 if w.publishes <= 1 and not in_line else SENT
+        w.revision, w.message = w.revision + 1, NO_MESSAGE if w.publishes <= 1 and not in_line else SENT
         at = self.after(a.length)
         at = self.later(at, w.until) if kind else at
         self._deadline(w, "receiving keeps a deadline", self.after(self.MARGIN, at))
@@ -500,7 +501,8 @@ class Model:
             self._close(e, w, a, outcome, a.owner)
             return ("closed", outcome)
         w.attempts, w.revision = w.attempts + 1, w.revision + self.rule("begin moves the revision")
-        w.fence, w.owner, w.retry, w.state, w.taken, w.publishes = fence, a.owner, a.retry, HELD, 0, 0
+        w.fence, w.owner, w.retry = fence, a.owner, a.retry
+        w.state, w.message, w.publishes = HELD, NO_MESSAGE, 0
         e.fence, e.skips = fence, e.skips or overlap != "allow"
         self._mark(w, "run", a.owner, fence, self.after(a.lease))
         self._deadline(w, "begin gives a deadline", self.after(a.lease + self.MARGIN))
@@ -532,7 +534,7 @@ class Model:
         self._mark(w, "wait", a.owner, a.retry, self.after(hold_for if w.open else hold_for + a.retention))
         if w.open:
             w.attempts, w.retry, w.state = max(w.attempts - 1, 0), a.retry, RETRY
-            w.publishes, w.taken, w.revision = 1, 0, w.revision + 1
+            w.publishes, w.message, w.revision = 1, NO_MESSAGE, w.revision + 1
             at = self.after(a.delay + max(a.start_timeout, self.MARGIN))
             self._deadline(w, "handing over gives a deadline", at)
         return ("handed over",)
@@ -559,7 +561,7 @@ class Model:
         again = e.again if a.again is not None and e.again is not None else a.again
         if again and w.attempts < e.max_attempts:
             w.kind = ""
-            w.state, w.retry, w.publishes, w.taken, w.revision = AGAIN, 0, 0, 0, w.revision + 1
+            w.state, w.retry, w.publishes, w.message, w.revision = AGAIN, 0, 0, NO_MESSAGE, w.revision + 1
             self._deadline(w, "to run again gives a deadline", self.after(again))
             return ("again",)
         self._close(e, w, a, a.outcome, a.owner)
@@ -580,7 +582,7 @@ class Model:
             soon = self.between(min(step, a.publish_timeout), step)
             if kind == "wait":
                 soon = self.after(self.MARGIN, w.until)
-            w.revision, w.taken, w.deadline = w.revision + 1, SENT, self.earlier(soon, w.deadline)
+            w.revision, w.message, w.deadline = w.revision + 1, SENT, self.earlier(soon, w.deadline)
             return ("sooner",)
         idle = not kind and (not w.fence or w.state == RETRY or a.outcome == "revoked")
         idle = idle or kind == "wait" or not self.rule("close leaves alone what runs")

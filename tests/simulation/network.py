@@ -117,7 +117,7 @@ class Server:
         if words and words[9] in _WAITS:
             return _WAITS[words[9]]
         if not words or words[1] == b"0":
-            return "published" if words and words[8] == b"2" else "claimed"
+            return "published" if words and words[8] == b"sent" else "claimed"
         return {b"held": "died"}.get(words[9], "waiting")
 
     def snapshot(self) -> list[tuple[bytes, int, bytes]]:

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_once_beat import OnceScheduler, OnceTask
 from celery_once_beat.beat.publishing import Job
 from celery_once_beat.clock import steady
-from celery_once_beat.store import Claimed
+from celery_once_beat.store import Claimed, Published
 from celery_once_beat.windows import WindowKey
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
@@ -35,7 +35,7 @@ def scheduler() -> Iterator[OnceScheduler]:
     scheduler._drop_broker()
 
 
-def publish(scheduler: OnceScheduler, *, again: bool = False) -> int:
+def publish(scheduler: OnceScheduler, *, again: bool = False) -> Published:
     row = scheduler.entries.get("tick")
     assert row is not None
     return scheduler._send(row.source, row.window(START), Job(row, START, Claimed(1, None), again=again))[0]
@@ -55,9 +55,9 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
 
     with monkeypatch.context() as broker:
         broker.setattr("kombu.messaging.Producer.publish", refuse)
-        assert publish(scheduler) == 0
+        assert publish(scheduler) == Published.UNSURE
         assert len(tried()) == 3, "another message of its slice may be to blame"
-        assert publish(scheduler, again=True) == 0
+        assert publish(scheduler, again=True) == Published.UNSURE
         assert tried() == []
         assert len(list(scheduler.recovery.not_refused(OVERDUE))) == 3
         said = scheduler.entries.left_out()["tick"]
@@ -65,12 +65,12 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
         assert said.endswith("(404) NOT_FOUND - no exchange")
         for seconds in (1, 2, 4, 8, 10, 10):
             clock[0] += seconds / 2
-            assert publish(scheduler) == 0  # a new window doesn't put off the next try
+            assert publish(scheduler) == Published.UNSURE  # a new window doesn't put off the next try
             assert tried() == []
             clock[0] += seconds / 2
             assert tried() == [WindowKey("tick", START)]
-            assert publish(scheduler, again=True) == 0
-    assert publish(scheduler) == 1
+            assert publish(scheduler, again=True) == Published.UNSURE
+    assert publish(scheduler) == Published.SENT
     assert len(tried()) == 3
     assert scheduler.entries.left_out() == {}
 
@@ -78,9 +78,9 @@ def test_one_window_at_a_time_of_what_is_refused(scheduler: OnceScheduler, monke
 def test_nothing_is_sent_while_the_broker_takes_no_messages(scheduler: OnceScheduler) -> None:
     """It may have said so since it was asked whether it is there: the window is published later."""
     scheduler._alarm.on = True
-    assert publish(scheduler) == 0
+    assert publish(scheduler) == Published.UNSURE
     scheduler._alarm.on = False
-    assert publish(scheduler) == 1
+    assert publish(scheduler) == Published.SENT
 
 
 @pytest.mark.parametrize(("error", "times"), [(ConnectionResetError, 2), (TimeoutError, 1)])

@@ -28,7 +28,7 @@ MOST = {
     "tests": 39_159,
     "words of README": 900,
     "words of docs": 24_000,
-    "characters of a begin without features": 14_180,
+    "characters of a begin without features": 14_226,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

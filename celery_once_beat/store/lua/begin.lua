@@ -36,7 +36,7 @@ end
 local function begin_window()
   window.attempts, window.revision = window.attempts + 1, window.revision + 1
   window.fence, window.owner, window.retry = fence, OWNER, RETRY
-  window.state, window.taken, window.publishes = 'held', 0, 0
+  window.state, window.message, window.publishes = 'held', 'none', 0
   set_running(int(fence))
   write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 end

@@ -40,7 +40,7 @@ if OUTCOME == 'unknown' or too_early then
     soon = redis.call('PTTL', RUN) + MARGIN
   end
   -- The beat that published it may confirm only now: that would put it off.
-  window.revision, window.taken = window.revision + 1, SENT
+  window.revision, window.message = window.revision + 1, 'sent'
   local by_whom = too_early and {} or {'discarded', int(NOW) .. ' ' .. OWNER}
   write_window(window, math.min(NOW + soon, window.deadline), unpack(by_whom))
   return {'sooner'}

@@ -1,9 +1,9 @@
 -- confirm: a beat reports whether the message of a window that it claimed or took went out. Sent again after it closed
 -- the window, it answers the same.
 --
--- PUBLISHED: 1 yes; 0 no, or unsure; -1 impossible because of the task's arguments (after max_attempts such publishes
--- the window has failed); 2 published, but without its headers: no worker will know the window, and it ends as
--- untracked; 3 not yet: the beat goes on publishing. QUEUE is where the message is, '-' where that isn't known.
+-- PUBLISHED: sent; unsure, or not sent; impossible because of the task's arguments (after max_attempts such publishes the
+-- window has failed); astray: without its headers, so that no worker will know the window, and it ends as untracked;
+-- not_yet: the beat goes on publishing. QUEUE is where the message is, '-' where that isn't known.
 --
 -- returns {'failed'}      it could not be published max_attempts times, and is closed
 --         {'untracked'}   it is closed as that
@@ -13,29 +13,27 @@
 
 -- include: entry, window
 
-local NOT_YET = 3
-
 local window = read_window()
-if window and (window.revision ~= REVISION or PUBLISHED == NOT_YET and window.taken == SENT) then
+if window and (window.revision ~= REVISION or PUBLISHED == 'not_yet' and window.message == 'sent') then
   return {'unchanged'}
 end
-local end_as = PUBLISHED == -1 and 'failed' or PUBLISHED == 2 and 'untracked'
+local end_as = PUBLISHED == 'impossible' and 'failed' or PUBLISHED == 'astray' and 'untracked'
 local ends = end_as == 'untracked' or window and end_as and window.publishes >= entry.max_attempts
 if window and not ends then -- the common case; see begin
   touch_entry()
-  if PUBLISHED == NOT_YET then
+  if PUBLISHED == 'not_yet' then
     set_deadline(NOW + CLAIM_LEASE)
     return {'confirmed'}
   end
   local doubled = 2 ^ math.min(window.publishes - 1, 30)
   local delay = math.min(1000 * doubled, PUBLISH_TIMEOUT)
-  if PUBLISHED == 1 then
+  if PUBLISHED == 'sent' then
     delay = math.min(START_TIMEOUT * doubled, math.max(DAY, START_TIMEOUT))
     if window.state == 'waits_turn' then
       delay = math.min(delay, PATIENCE * doubled) -- others wait for it
     end
   end
-  window.taken, window.queue = PUBLISHED == 1 and SENT or 0, QUEUE
+  window.message, window.queue = PUBLISHED == 'sent' and 'sent' or 'none', QUEUE
   write_window(window, NOW + delay)
   return {'confirmed'}
 end

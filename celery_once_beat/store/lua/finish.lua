@@ -56,7 +56,7 @@ if runs_again then
   redis.call('DEL', RUN)
   -- The next run gets its full retries back.
   window.state, window.retry, window.revision = 'again', 0, window.revision + 1
-  window.publishes, window.taken = 0, 0 -- a beat may have taken it while its lease was over
+  window.publishes, window.message = 0, 'none' -- a beat may have taken it while its lease was over
   write_window(window, NOW + again)
   on_release()
 else

@@ -29,7 +29,7 @@ redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for
 if window then
   window.attempts = math.max(window.attempts - 1, 0)
   window.retry, window.state = RETRY, 'retry'
-  window.publishes, window.taken, window.revision = 1, 0, window.revision + 1
+  window.publishes, window.message, window.revision = 1, 'none', window.revision + 1
   write_window(window, NOW + DELAY + math.max(START_TIMEOUT, MARGIN))
 end
 return {'handed over'}

@@ -31,7 +31,7 @@ local function answer()
     window.backfill == 1 and window.claimed or '0'}
 end
 if window.deadline > NOW then
-  if window.taken == 1 and window.beat == BEAT and not kind then
+  if window.message == 'taken' and window.beat == BEAT and not kind then
     touch_entry()
     return answer() -- the reply to this beat's take was lost
   end
@@ -50,7 +50,7 @@ end
 -- No copy where it is certain that nobody consumes the queue of its message: that queue is known, the beat can tell, and no
 -- later window of the entry is done. If one is, the queue is consumed after all, by dead letters or a shovel.
 local queue = string.match(window.queue, '^[^@]*')
-local queue_known = window.taken == SENT and queue ~= '-'
+local queue_known = window.message == 'sent' and queue ~= '-'
 local beat_can_tell = CONSUMED ~= ''
 local later_one_done = START <= (entry.last_done or '')
 if queue_known and beat_can_tell and not later_one_done
@@ -63,7 +63,7 @@ if verdict then
   start_waiting(window, verdict)
   return {'no', 'waits'}
 end
-window.revision, window.taken, window.beat = window.revision + 1, 1, BEAT
+window.revision, window.message, window.beat = window.revision + 1, 'taken', BEAT
 window.publishes = window.publishes + 1
 if window.state == 'again' then
   window.state = 'again_due'

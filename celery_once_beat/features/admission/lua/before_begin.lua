@@ -13,7 +13,7 @@ local MOST_WAITING = 1000
 local function passed_over(first)
   local over = {}
   for _, each in ipairs(read_line()) do
-    if each.state == 'waits_turn' and is_new(each) and each.taken == 0 and each.start ~= first then
+    if each.state == 'waits_turn' and is_new(each) and each.message == 'none' and each.start ~= first then
       over[#over + 1] = each -- the newest is the last
     end
   end

@@ -69,7 +69,7 @@ local function call_next()
   local first = read_line()[1]
   if not first then
     no_line()
-  elseif first.state == 'waits_turn' and first.taken == 0 then
+  elseif first.state == 'waits_turn' and first.message == 'none' then
     redis.call('ZADD', OPEN, 'XX', NOW, member_of(first.start))
   end
 end

@@ -10,7 +10,7 @@ local window = read_window()
 if not window then
   return {'over'}
 end
-if window.state ~= 'waits_slot' or window.taken ~= 0 then
+if window.state ~= 'waits_slot' or window.message ~= 'none' then
   return {'unchanged'}
 end
 touch_entry()

@@ -7,7 +7,7 @@
 -- include: entry, window
 
 local window = read_window()
-if not window or window.taken ~= SENT then
+if not window or window.message ~= 'sent' then
   return {'unchanged'}
 end
 touch_entry()

@@ -14,7 +14,7 @@ local window = read_window()
 if not window or kind == 'run' or kind == 'done' or kind == 'wait' and detail ~= RETRY then
   return {'unchanged'}
 end
-local waits_without_message = is_waiting(window) and window.taken == 0 -- this is a late copy
+local waits_without_message = is_waiting(window) and window.message == 'none' -- this is a late copy
 if RETRY < window.retry or window.state == 'again' or BY_SCHEDULE and window.backfill == 1 or waits_without_message then
   return {'unchanged'}
 end
@@ -22,7 +22,7 @@ touch_entry()
 -- The beat that published this copy may confirm only now: that would put it off.
 window.revision = window.revision + 1
 -- A first copy has left its queue, so another one doesn't make that longer: it waits for no other window of its entry.
-window.taken = (window.publishes <= 1 and not in_line(window)) and 0 or SENT
+window.message = (window.publishes <= 1 and not in_line(window)) and 'none' or 'sent'
 window.queue = string.match(window.queue, '^[^@]*') .. '@' .. HOLDER .. ':' .. int(window.fence)
 write_window(window, NOW + math.max(LENGTH, redis.call('PTTL', RUN)) + MARGIN)
 return {'received'}

@@ -2,44 +2,36 @@
 
 -- include: entry
 
--- An account is nine numbers, then state, owner, beat and queue; see read_account. `claimed` and `expires` (0: never),
--- server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run the
--- window moves: a confirm with an older revision is late. `taken` is 1 once a beat took it, SENT once its message is out;
--- else 0: claimed, reserved by a worker, running, handed over or waiting. `state` is one of STATES, which store/protocol.py
--- explains. `queue` has the last message, percent-encoded; '-' where that isn't known. '@' and who has reserved it follow,
--- see receive.lua. `start` is its field's.
-local SENT = 2
-
+-- An account is eight numbers, then message, state, owner, beat and queue; see read_account. `claimed` and `expires` (0:
+-- never), server ms, stay texts, since most verbs only pass them on. `revision` grows whenever the right to publish or run
+-- the window moves: a confirm with an older revision is late. `message` and `state` are one of MESSAGES and STATES, which
+-- store/protocol.py explains. `queue` has the last message, percent-encoded; '-' where that isn't known. '@' and who has
+-- reserved it follow, see receive.lua. `start` is its field's.
 local function new_window(beat, expires, start)
   return {
     start = start or START, attempts = 0, fence = 0, retry = 0, revision = 1, publishes = 1, claimed = int(NOW),
-    expires = int(expires or 0), backfill = 0, taken = 0, state = 'held', owner = '-', beat = beat, queue = '-',
+    expires = int(expires or 0), backfill = 0, message = 'none', state = 'held', owner = '-', beat = beat, queue = '-',
   }
 end
 
 local function read_account(account, start)
-  local attempts, fence, retry, revision, publishes, claimed, expires, backfill, taken, state, owner, beat, queue =
-    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%l[%l_]+) (%S+) (%S+) (%S+)$')
+  local attempts, fence, retry, revision, publishes, claimed, expires, backfill, message, state, owner, beat, queue =
+    string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%l[%l_]+) (%S+) (%S+) (%S+)$')
   local largest = TOO_LARGE
-  if attempts and STATES[state] then
-    attempts, fence, retry, revision, publishes = attempts + 0, fence + 0, retry + 0, revision + 0, publishes + 0
-    backfill, taken = backfill + 0, taken + 0
-    largest = math.max(attempts, fence, retry, revision, publishes, claimed, expires, backfill, taken)
+  if attempts and STATES[state] and MESSAGES[message] then
+    attempts, fence, retry, revision = attempts + 0, fence + 0, retry + 0, revision + 0
+    publishes, backfill = publishes + 0, backfill + 0
+    largest = math.max(attempts, fence, retry, revision, publishes, claimed, expires, backfill)
   end
   if largest >= TOO_LARGE then
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
   return {
     start = start, attempts = attempts, fence = fence, retry = retry, revision = revision, publishes = publishes,
-    claimed = claimed, expires = expires, backfill = backfill, taken = taken, state = state, owner = owner, beat = beat,
+    claimed = claimed, expires = expires, backfill = backfill, message = message, state = state, owner = owner, beat = beat,
     queue = queue,
   }
 end
-
--- How long (ms) others wait for a window that died, or whose message is lost. By then a beat has taken it.
-local PATIENCE = 60000
--- A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.
-local LONGEST_WAIT = 600000
 
 -- It has never begun, and nobody ordered it.
 local function is_new(window)
@@ -70,8 +62,8 @@ end
 -- `...` are further fields of the entry hash and their values.
 local function write_window(w, deadline, ...)
   redis.call('HSET', ENTRY, 'w:' .. w.start, string.format(
-    '%d %.0f %d %d %d %s %s %d %d %s %s %s %s', -- %d is quicker, for what fits in 31 bits
-    w.attempts, w.fence, w.retry, w.revision, w.publishes, w.claimed, w.expires, w.backfill, w.taken, w.state, w.owner,
+    '%d %.0f %d %d %d %s %s %d %s %s %s %s %s', -- %d is quicker, for what fits in 31 bits
+    w.attempts, w.fence, w.retry, w.revision, w.publishes, w.claimed, w.expires, w.backfill, w.message, w.state, w.owner,
     w.beat, w.queue), ...)
   keep_entry()
   if redis.call('ZADD', OPEN, deadline, member_of(w.start)) == 1 then
