@@ -302,10 +302,11 @@ def rabbit_url(rabbit_server: RabbitServer) -> str:
 
 #: The tests whose processes are measured. Other tests run the same code, and measured they take half as long again.
 _MEASURED = (
-    "board", "contrib", "test_bad_input.py", "test_cli.py", "test_deploys.py", "test_ends.py", "test_keyed.py",
-    "test_leases.py", "test_load_schedule.py", "test_odd_schedules.py", "test_outages.py",
-    "test_pair.py", "test_ping.py", "test_prune.py", "test_schedules_cli.py", "test_alerting.py", "test_view.py",
-    "test_waiting.py",
+    "board", "contrib", "test_alerts_sent.py", "test_async_bodies.py", "test_bad_input.py", "test_cli.py",
+    "test_defined.py", "test_deploys.py", "test_end_after_tracer.py", "test_ends.py", "test_ends_table.py",
+    "test_keyed.py", "test_leases.py", "test_limits.py", "test_load_schedule.py", "test_odd_schedules.py",
+    "test_orderly_ends.py", "test_outages.py", "test_pair.py", "test_ping.py", "test_prune.py",
+    "test_pytest_plugin.py", "test_rabbitmq.py", "test_schedules_cli.py", "test_view.py", "test_waiting.py",
 )  # fmt: skip
 
 
