@@ -7,6 +7,7 @@ tracer with a pool of ours between them: what a worker's consumer, its timer and
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from base64 import b64decode
@@ -203,25 +204,25 @@ class Beat:
 class Child:
     """What runs bodies: a child of a prefork pool, or a thread of the worker itself."""
 
-    def __init__(self, worker: Worker, process: Process, app: Celery) -> None:
+    def __init__(self, worker: Worker, process: Process, app: Celery | None = None) -> None:
         self.worker, self.process, self.app = worker, process, app
         self.job: Any = None
-        self.thread = process.start("body", self._run)
+        process.start("body", self._run)
 
     def _run(self) -> None:
         worker = self.worker
+        self.app = self.app or make_app(worker.world, {})  # that of a process of its own is made in it
         while True:
             self.job = None
-            job = worker.jobs.get()
-            self.job = job
+            job = self.job = worker.jobs.get()
+            worker.world.wait(-1, "worker")
             worker.inbox.put(("accepted", job, worker.world.kernel.now))
             worker.world.step(self.process, "accepted")
             try:
                 result = job.target(*job.args, app=self.app)
             except Killed:
                 raise
-            except BaseException as exc:  # noqa: BLE001  # Reject, mostly
-                del exc
+            except BaseException:  # noqa: BLE001  # Reject, mostly
                 worker.inbox.put(("raised", job, ExceptionInfo()))
             else:
                 worker.inbox.put(("returned", job, result))
@@ -233,32 +234,6 @@ class Job:
     def __init__(self, request: Any, target: Any, args: Any, callbacks: dict[str, Any]) -> None:
         self.request, self.target, self.args, self.callbacks = request, target, args, callbacks
         self.begun = self.over = False
-
-
-class Jobs(Box):
-    """What a worker's pool was given and hasn't begun; the world knows how many wait."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.kernel, _EMPTY)
-        self._world = world
-
-    def put(self, item: Any) -> None:
-        self._world.wait(1, "worker")
-        super().put(item)
-
-    def get_nowait(self) -> Any:
-        item = super().get_nowait()
-        self._world.wait(-1, "worker")
-        return item
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        item = super().get(block, timeout)
-        self._world.wait(-1, "worker")
-        return item
-
-    def clear(self) -> None:
-        self._world.wait(-len(self._items), "worker")
-        self._items.clear()
 
 
 class Worker:
@@ -276,7 +251,8 @@ class Worker:
         world.up(places)
         self.prefork = prefork
         self.inbox = Box(world.kernel, _EMPTY)
-        self.jobs = Jobs(world)
+        #: What its pool was given and hasn't begun; the world knows how many wait.
+        self.jobs = Box(world.kernel, _EMPTY)
         self.children: list[Child] = []
         self._number = 0
         self._wanted = children
@@ -313,6 +289,8 @@ class Worker:
             lambda tag, message: self.inbox.put(("message", self.consumer, tag, message)),
         )  # fmt: skip
 
+    _on_reconnect = _connect
+
     def _add_child(self) -> None:
         if not self.prefork:
             self.children.append(Child(self, self.process, self.app))
@@ -322,18 +300,7 @@ class Worker:
         process.skew, process.suspended = self.process.skew, self.process.suspended
         process.kept["places"] = (self._free.pop(0),)
         self.world.up(process.kept["places"])
-        # Its app is made in it.
-        child: list[Child] = []
-
-        def make() -> None:
-            child[0].app = make_app(self.world, {})
-            child[0]._run()
-
-        made = Child.__new__(Child)
-        made.worker, made.process, made.app, made.job = self, process, None, None
-        child.append(made)
-        made.thread = process.start("body", make)
-        self.children.append(made)
+        self.children.append(Child(self, process))
 
     @property
     def processes(self) -> list[Process]:
@@ -344,7 +311,7 @@ class Worker:
     def _on_message(self, consumer: Any, tag: int, message: Message) -> None:
         if consumer.gone:
             return
-        payload = self.world.load(message)
+        payload = json.loads(message.text)
         properties = payload["properties"]
         body = payload["body"]
         settle = partial(self.world.broker.settle, consumer, tag)
@@ -363,7 +330,7 @@ class Worker:
         if request.expires and request.revoked():
             return
         if request.eta:
-            seconds = request.eta.timestamp() - _wall()
+            seconds = request.eta.timestamp() - time.time()
             if seconds > 0:
                 consumer.waiting += 1
 
@@ -396,9 +363,11 @@ class Worker:
 
     def apply_async(self, target: Any, args: Any = (), correlation_id: str = "", **callbacks: Any) -> Any:
         """As a pool's."""
-        job = Job(None, target, args, callbacks)
-        job.request = callbacks["callback"].__self__
         self.active += 1
+        self._queue(Job(callbacks["callback"].__self__, target, args, callbacks))
+
+    def _queue(self, job: Job) -> None:
+        self.world.wait(1, "worker")
         self.jobs.put(job)
 
     def _on_accepted(self, job: Job, at: int) -> None:
@@ -407,7 +376,7 @@ class Worker:
         job.begun = True
         self.world.step(self.process, "accept")
         if job.request.time_start is None:
-            job.callbacks["accept_callback"](1, _monotonic())
+            job.callbacks["accept_callback"](1, time.monotonic())
 
     def _on_ended(self, callback: str, job: Job, result: Any) -> None:
         if not job.over:
@@ -431,7 +400,7 @@ class Worker:
         if job is None or job.over:
             return
         if not job.begun:
-            self.jobs.put(job)
+            self._queue(job)
             return
         self._over(job)
         try:
@@ -448,9 +417,8 @@ class Worker:
                 self.world.kill(process, "child killed")
                 # The pool may see its death before it knows what the child had.
                 first = unseen or self.world.kernel.random.getrandbits(1)
-                tell = self.inbox.put_first if first else self.inbox.put
                 heard = self.world.kernel.now + self.world.latency()
-                self.world.kernel.call_at(heard, partial(tell, ("lost", child, job)))
+                self.world.kernel.call_at(heard, partial(self.inbox.put, ("lost", child, job), first=bool(first)))
 
     def lose_broker(self) -> None:
         """Its connection to the broker breaks, and it connects again: acknowledgements of before are worth nothing."""
@@ -458,9 +426,6 @@ class Worker:
             return
         self.world.broker.lose(self.consumer)
         self.inbox.put(("reconnect",))
-
-    def _on_reconnect(self) -> None:
-        self._connect()
 
     # -- its end
 
@@ -481,6 +446,7 @@ class Worker:
                 job = self.jobs.get_nowait()
             except _EMPTY:
                 break
+            world.wait(-1, "worker")
             self._over(job)
         world.broker.cancel(self.consumer)
         until = kernel.now + 120 * SECOND
@@ -513,14 +479,6 @@ class Worker:
     @property
     def dead(self) -> bool:
         return self.process.dead
-
-
-def _wall() -> float:
-    return time.time()
-
-
-def _monotonic() -> float:
-    return time.monotonic()
 
 
 class Editor:

@@ -37,9 +37,6 @@ class Message:
     """One copy in the broker."""
 
     text: str
-    number: int
-    #: What was published first: copies share it.
-    origin: int
     redelivered: bool = False
 
 
@@ -61,30 +58,6 @@ class Consumer:
         return len(self.unacked) - self.waiting < self.prefetch
 
 
-class Watched(deque[Message]):
-    """A queue, of which the world knows how many wait in it."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def append(self, message: Message) -> None:
-        super().append(message)
-        self._world.wait(1)
-
-    def appendleft(self, message: Message) -> None:
-        super().appendleft(message)
-        self._world.wait(1)
-
-    def popleft(self) -> Message:
-        self._world.wait(-1)
-        return super().popleft()
-
-    def clear(self) -> None:
-        self._world.wait(-len(self))
-        super().clear()
-
-
 class Broker:
     """Its queues and consumers. ``visibility`` is in microseconds; None: it is like RabbitMQ."""
 
@@ -92,9 +65,8 @@ class Broker:
         self._world = world
         self._kernel = world.kernel
         self._visibility = visibility
-        self.queue: deque[Message] = Watched(world)
+        self.queue: deque[Message] = deque()
         self._consumers: list[Consumer] = []
-        self._numbers = 0
         self._tags = 0
         self._turn = 0
         #: What becomes of the next messages: lost, twice, late, overtaken; each with a number of microseconds.
@@ -132,8 +104,7 @@ class Broker:
             raise TimeoutError("simulation: the broker says nothing")
 
     def _take(self, text: str, who: str) -> None:
-        self._numbers += 1
-        message = Message(text, self._numbers, self._numbers)
+        message = Message(text)
         window = self._world.window_of(text)
         if window is not None:
             self._world.sent.setdefault(window, []).append((self._world.at, who))
@@ -148,14 +119,16 @@ class Broker:
             self._kernel.call_at(self._kernel.now + by, lambda: self._put(message))
             return
         if fate == "message twice":
-            self._numbers += 1
-            copy = Message(text, self._numbers, message.origin)
-            self._kernel.call_at(self._kernel.now + by, lambda: self._put(copy))
+            self._kernel.call_at(self._kernel.now + by, lambda: self._put(Message(text)))
         self._put(message, first=fate == "message overtakes")
 
     def _put(self, message: Message, *, first: bool = False) -> None:
-        (self.queue.appendleft if first else self.queue.append)(message)
+        self._queue(message, first=first)
         self.push()
+
+    def _queue(self, message: Message, *, first: bool) -> None:
+        self._world.wait(1)
+        (self.queue.appendleft if first else self.queue.append)(message)
 
     def _befalls(self, message: Message, fate: str, by: int = 0) -> None:
         """Tell what happens to a message."""
@@ -172,6 +145,7 @@ class Broker:
         """Lose what is in the queue."""
         for message in self.queue:
             self._befalls(message, "message lost")
+        self._world.wait(-len(self.queue))
         self.queue.clear()
 
     # -- consumers
@@ -201,8 +175,7 @@ class Broker:
             self._consumers.remove(consumer)
 
     def _redeliver(self, message: Message, *, first: bool = False) -> None:
-        copy = Message(message.text, message.number, message.origin, redelivered=True)
-        (self.queue.appendleft if first else self.queue.append)(copy)
+        self._queue(Message(message.text, redelivered=True), first=first)
 
     def push(self) -> None:
         """Deliver what there is to whoever has room."""
@@ -212,6 +185,7 @@ class Broker:
                 return
             self._turn += 1
             consumer = ready[self._turn % len(ready)]
+            self._world.wait(-1)
             message = self.queue.popleft()
             self._tags += 1
             tag = self._tags

@@ -98,7 +98,7 @@ class Result:
         return [json.dumps(line, sort_keys=True) for line in self.history]
 
 
-def make_plan(seed: str, *, faults: int | None = None) -> Plan:
+def make_plan(seed: str) -> Plan:
     """Make the plan of a seed."""
     draw = random.Random(f"{seed}/plan")
     once = {
@@ -138,7 +138,7 @@ def make_plan(seed: str, *, faults: int | None = None) -> Plan:
     entries["cron"] = {**make_entry(draw, 60.0), "kind": "crontab"}
     _add_children(random.Random(f"{seed}/children"), entries)
     plan = Plan(seed, settings, entries, [], 70.0)
-    add_faults(plan, 40 if faults is None else faults)
+    add_faults(plan, 40)
     return plan
 
 
@@ -303,7 +303,7 @@ class Episode:
     def _on_death(self, process: Process) -> None:
         for worker in self.workers.values():
             if worker.process is process:
-                worker.jobs.clear()
+                self.world.wait(-worker.jobs.clear(), "worker")
                 if worker.consumer is not None:
                     self.world.broker.lose(worker.consumer)
 

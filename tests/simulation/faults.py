@@ -297,8 +297,7 @@ class Faults:
         def strike(process: Process, request: bytes) -> tuple[bool, Any]:
             if self._role_of(process) != fault["role"]:
                 return False, None
-            state = self.world.state_of(request)[0] if request else "-"
-            return True, self._strike(fault, state, process)
+            return True, self._strike(fault, self.world.state_of(request), process)
 
         self.world.arm(fault["phase"], fault["verb"], strike)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import copy
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -73,13 +73,9 @@ class _Thread:
 
     def __init__(self, target: Any, name: str = "thread", daemon: bool = False) -> None:
         self._target, self._name = target, name
-        self._thread: Any = None
 
     def start(self) -> None:
-        self._thread = _process().start(self._name, self._target)
-
-    def is_alive(self) -> bool:
-        return self._thread is not None and not self._thread.greenlet.dead
+        _process().start(self._name, self._target)
 
 
 class _Lock:
@@ -125,40 +121,28 @@ _threading = SimpleNamespace(
 _queue = SimpleNamespace(SimpleQueue=lambda: Box(_Here.world.kernel, queue.Empty), Empty=queue.Empty)
 
 
-class _OrderedSet:
+class _OrderedSet(dict[Any, None]):
     """A set whose order is that in which it was filled, and not that of addresses."""
 
-    def __init__(self, items: Iterable[Any] = ()) -> None:
-        self._items = dict.fromkeys(items)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._items))
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._items
+    remove = dict.__delitem__
 
     def add(self, item: Any) -> None:
-        self._items[item] = None
+        self[item] = None
 
     def discard(self, item: Any) -> None:
-        self._items.pop(item, None)
-
-    def remove(self, item: Any) -> None:
-        del self._items[item]
+        self.pop(item, None)
 
     def copy(self) -> _OrderedSet:
-        return _OrderedSet(self._items)
+        return _OrderedSet(self)
 
     def difference(self, others: Iterable[Any]) -> _OrderedSet:
-        left = dict.fromkeys(others)
-        return _OrderedSet(item for item in self._items if item not in left)
+        left = _OrderedSet(self)
+        left.difference_update(others)
+        return left
 
     def difference_update(self, others: Iterable[Any]) -> None:
-        for item in list(others):
-            self._items.pop(item, None)
+        for item in others:
+            self.pop(item, None)
 
 
 class _OfGreenlets:
@@ -202,21 +186,18 @@ class _SignalOfProcess:
         self._signal.disconnect(self._connected.pop(receiver))
 
 
-class ReservedRequests:
+class ReservedRequests(_OrderedSet):
     """Celery's ``state.reserved_requests`` of one worker; a set of weak references in the order of addresses there."""
-
-    def __init__(self) -> None:
-        self._items: dict[Any, None] = {}
 
     @property
     def data(self) -> list[Any]:
-        return list(self._items)
+        return list(self)
 
     def add(self, request: Any) -> None:
-        self._items[ref(request)] = None
+        super().add(ref(request))
 
     def discard(self, request: Any) -> None:
-        self._items.pop(ref(request), None)
+        super().discard(ref(request))
 
 
 class _State:
@@ -322,14 +303,10 @@ def install() -> None:
     put_back.random = SimpleNamespace(uniform=_uniform)
     verbs.uuid4 = uuid4
     keyed.uuid = SimpleNamespace(uuid4=uuid4)
-    uuid_of_task(uuid4)
+    # Of calls without a window: none of the package's, and in no order.
+    task.uuid = SimpleNamespace(uuid4=uuid4)
     celery.app.trace.gethostname = celery.utils.nodenames.gethostname = lambda: "simulated"
     # What simulated processes leave behind is nobody's when the real one ends.
     atexit.unregister(leases._record_all)
     atexit.unregister(errands._finish_all)
     random.seed(0)
-
-
-def uuid_of_task(uuid4: Any) -> None:
-    """Task ids of calls without a window: none of the package's, and in no order."""
-    task.uuid = SimpleNamespace(uuid4=uuid4)

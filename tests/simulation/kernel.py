@@ -269,9 +269,6 @@ class Gate:
         self._set = False
         self._waiting: list[Thread] = []
 
-    def is_set(self) -> bool:
-        return self._set
-
     def set(self) -> None:
         self._set = True
         for thread in self._waiting:
@@ -301,16 +298,17 @@ class Box:
         self._items: deque[Any] = deque()
         self._waiting: deque[Thread] = deque()
 
-    def put(self, item: Any) -> None:
-        self._items.append(item)
+    def put(self, item: Any, *, first: bool = False) -> None:
+        """Behind what is there, or before it."""
+        (self._items.appendleft if first else self._items.append)(item)
         if self._waiting:
             self._kernel.wake(self._waiting.popleft())
 
-    def put_first(self, item: Any) -> None:
-        """Before what is there."""
-        self._items.appendleft(item)
-        if self._waiting:
-            self._kernel.wake(self._waiting.popleft())
+    def clear(self) -> int:
+        """Forget what is in it; returns how much that was."""
+        number = len(self._items)
+        self._items.clear()
+        return number
 
     def get_nowait(self) -> Any:
         if not self._items:

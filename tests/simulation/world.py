@@ -54,8 +54,6 @@ class World:
         self.counted: Counter[str] = Counter()
         #: (state, verb, fault) → how often.
         self.coverage: Counter[tuple[str, str, str]] = Counter()
-        #: Verbs that were sent.
-        self.verbs: Counter[str] = Counter()
         #: Changes each time that the store's connections are lost.
         self.store_era = 0
         #: Until when nobody reaches the store, and how that shows: refused or silent.
@@ -262,7 +260,6 @@ class World:
     def before_request(self, process: Process, verbs: list[str], request: bytes) -> Any:
         """A process is about to send; returns None, ``lost``, or how late it arrives."""
         process.check()
-        self.verbs.update(verbs)
         return self._travel(self._strike_verbs("before", process, verbs, request))
 
     def before_reply(self, process: Process, verbs: list[str], request: bytes) -> Any:
@@ -367,18 +364,14 @@ class World:
         self._step_model({"command": "fail over", "at": 0})
         self.server.forget_scripts()
 
-    def state_of(self, request: bytes) -> tuple[str, str, str]:
-        """The first window of a request: its state, entry and start."""
+    def state_of(self, request: bytes) -> str:
+        """The state of the first window of a request."""
         found = _RUN_KEY.search(request)
         if not found:
-            return "-", "", ""
+            return "-"
         shard, entry, start = (part.decode() for part in found.groups())
         self.kernel.set_server_clock()
-        prefix = f"once:{{{shard}}}:"
-        return self.server.state(prefix, entry, start), entry, start
-
-    def load(self, message: Any) -> Any:
-        return json.loads(message.text)
+        return self.server.state(f"once:{{{shard}}}:", entry, start)
 
     # -- bodies
 
