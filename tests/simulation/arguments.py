@@ -26,7 +26,6 @@ def read(arguments: list[str]) -> argparse.Namespace:
     one.add_argument("--until-wrong", action="store_true", help="end with the first episode that fails")
     one.add_argument("--step", type=int, default=1, help="how many episodes further the next one is")
     one.add_argument("--tell", action="store_true", help="print each episode as a line of JSON, for totals")
-    one.add_argument("--log", action="store_true", help="print what the package logs")
 
     many = parser.add_argument_group("in several processes")
     many.add_argument("--cores", type=int, help="so many processes play")

@@ -86,10 +86,7 @@ class Runner:
 
 def run(directory: Path, given: argparse.Namespace) -> int:
     """Run what the arguments say; returns the status to end with."""
-    if given.log:
-        logging.basicConfig(level=logging.DEBUG, format="%(created).6f %(name)s %(message)s")
-    else:
-        logging.disable(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     gc.disable()
     gc.freeze()  # what is collected between two episodes is theirs
     with a_server(directory) as (server, clock):

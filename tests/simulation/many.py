@@ -9,12 +9,10 @@ import argparse
 import itertools
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,17 +41,7 @@ def _simulation(*words: object) -> list[str]:
 
 def play(seed: int, first: int, windows: int, cores: int, more: list[str]) -> int:
     """Play episodes until there are so many windows, or SIGTERM comes; the digest is that of one process."""
-    told: queue.SimpleQueue[Played | str] = queue.SimpleQueue()
-
-    def hear(player: subprocess.Popen[str]) -> None:
-        for line in player.stdout or ():
-            told.put(Played(**json.loads(line)))
-        if status := player.wait():  # else it has played so many windows alone: the others play what is missing
-            told.put(f"a process that plays ended with {status}")
-
-    signal.signal(signal.SIGTERM, lambda *_: told.put(""))
     total = Total()
-    waiting: dict[int, Played] = {}
     begun = said = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="once-simulations-") as folder:  # players that are ended leave theirs in it
         players = [
@@ -65,23 +53,22 @@ def play(seed: int, first: int, windows: int, cores: int, more: list[str]) -> in
             )
             for core in range(cores)
         ]  # fmt: skip
+        signal.signal(signal.SIGTERM, lambda *_: players[0].terminate())
         # A process and its server take turns. On one core, neither has to wake another core.
         for core, player in zip(itertools.cycle(os.sched_getaffinity(0)), players, strict=False):
             os.sched_setaffinity(player.pid, {core})
-            threading.Thread(target=hear, args=(player,), daemon=True).start()
         try:
             while total.windows < windows:
-                played = told.get()
-                if played == "":
+                player = players[total.episodes % cores]
+                line = player.stdout.readline() if player.stdout else ""
+                if not line and (status := player.wait()) == -signal.SIGTERM:
                     break
-                if isinstance(played, str):
-                    print(played, file=sys.stderr)
+                if not line:
+                    print(f"a process that plays ended with {status}", file=sys.stderr)
                     return 2
-                waiting[played.number] = played
-                while first + total.episodes in waiting and total.windows < windows:
-                    played = waiting.pop(first + total.episodes)
-                    played.tell_wrong(seed)
-                    total.add(played)
+                played = Played(**json.loads(line))
+                played.tell_wrong(seed)
+                total.add(played)
                 if time.monotonic() - said > _TOLD_EVERY:
                     said = time.monotonic()
                     print(f"after {said - begun:.0f} s: {total}", file=sys.stderr, flush=True)

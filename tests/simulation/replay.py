@@ -23,8 +23,6 @@ from simulation.recorder import Line
 SLACK = 2
 _FOREVER = float("inf")
 Time = tuple[float, float]
-#: The windows of an entry that a history has come by; more than these are looked at for what can be forgotten.
-_MANY = 64
 _MOST_STATES = 256
 _OF_LIMITS = {"acquire_slot", "renew_slot", "release_slot", "free_slots"}
 #: Verbs that change no window, but for what is said of it.
@@ -176,8 +174,8 @@ class Refused:
 class Replay:
     """What the model makes of a history, line by line."""
 
-    def __init__(self, without: Iterable[str] = ()) -> None:
-        self.server = Server(without)
+    def __init__(self) -> None:
+        self.server = Server()
         self.calls: Counter[str] = Counter()
         self.not_modelled: Counter[str] = Counter()
         self._known: dict[str, _Known] = {}
@@ -228,7 +226,7 @@ class Replay:
             refused = Refused(self._number, line, list(allowed), known.states, known.not_modelled)
             del self._known[entry]
             return refused
-        known.states = [_forget(state, self.server) for state in found.values()][:_MOST_STATES]
+        known.states = [*found.values()][:_MOST_STATES]
         return None
 
     def _answer(self, verb: str, state: Any, start: str, a: Args) -> tuple[Any, Any]:
@@ -286,22 +284,6 @@ def _is_beyond(line: Line) -> bool:
 def _key(state: tuple[Entry, dict[str, tuple[Any, ...]]]) -> Any:
     entry, windows = state
     return repr(entry), tuple(sorted(windows.items()))
-
-
-def _forget(state: Any, server: Server) -> Any:
-    """Without windows of which only the cursor is left to say something."""
-    entry, windows = state
-    if len(windows) < _MANY:
-        return state
-    now = server.now
-    kept = {}
-    for start, packed in windows.items():
-        w = Window(*packed)
-        marked = w.kind and _pair(w.until)[1] + SLACK > now
-        lives = w.open or marked or (w.claimer and _pair(w.claimer_until)[1] + SLACK > now)
-        if lives:
-            kept[start] = packed
-    return entry, kept
 
 
 def said(verb: str, reply: Any) -> tuple[Any, ...]:  # noqa: PLR0911  # a verb a line

@@ -62,13 +62,7 @@ def test_two_processes_play_what_one_plays() -> None:
     assert digest(simulate("--seed", 5, "--windows", 400, "--cores", 2)) == one
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "fence",
-        *(pytest.param(rule, marks=pytest.mark.long) for rule in ("renew-extends", "limit-counts", "close-counts")),
-    ],
-)
+@pytest.mark.parametrize("rule", ["fence", "renew-extends", "limit-counts", "close-counts"])
 @pytest.mark.long
 def test_a_rule_that_is_missing_is_seen(rule: str) -> None:
     """Without a rule of the protocol the simulation fails; the table of all is docs/reports/simulation.md."""
