@@ -8,9 +8,7 @@ docs/scaling.md's table. Give the machine nothing else to do meanwhile. ``--only
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -109,30 +107,19 @@ def measure(rounds: int, only: str) -> dict[str, Any]:
         return {**report.about(rounds, bench.server.version), "figures": medians}
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--only", default="", help="a part (felt, bursts, workers, beats), or what has this in its name"
     )
-    parser.add_argument("--again", action="store_true", help="measure nothing, write the report of the last time anew")
-    parser.add_argument("--add", action="store_true", help="with --only: write the report of the last time with these")
     given = parser.parse_args()
-    file = ROOT / "build/benchmarks.json"
+    found = measure(given.rounds, given.only)
     if given.only:
-        found = measure(given.rounds, given.only)["figures"]
-        print(report.goals(found))
-        if given.add:
-            known = json.loads(file.read_text())
-            file.write_text(json.dumps({**known, "figures": {**known["figures"], **found}}) + "\n")
-            report.write(json.loads(file.read_text()), ROOT)
-        return 0
-    if not given.again:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(measure(given.rounds, "")) + "\n")
-    report.write(json.loads(file.read_text()), ROOT)
-    return 0
+        print(report.goals(found["figures"]))
+    else:
+        report.write(found, ROOT)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

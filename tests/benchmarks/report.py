@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,6 @@ def about(rounds: int, server: str) -> dict[str, str]:
         "machine": f"{machine(*PACKAGES)}, {server}",
         "how": f"`make bench`, medians of {rounds} rounds; what takes long, once",
     }
-
-
-def between(text: str) -> str:
-    """What stands between the marks."""
-    return text.partition(MARKS[0])[2].partition(MARKS[1])[0].strip()
 
 
 def write(found: Mapping[str, Any], root: Path) -> None:
@@ -117,22 +113,17 @@ def _two_digits(value: float) -> int:
 def goals(f: Figures) -> str:
     """A row for each goal: what it is, what was reached, and whether; without those of which a part wasn't measured."""
     rows = []
-    for what, value, limits in GOALS:
+    for what, value, goal in GOALS:
         with suppress(KeyError):
-            rows.append(_row(what, value(f), **limits))
+            rows.append(_row(what, _values(f, value) if isinstance(value, str) else value(f), goal))
     return "\n".join(["| what | goal | measured | |", "| --- | --- | ---: | --- |", *rows])
 
 
-def _ratio(which: str, key: str, other: str) -> Value:
-    return lambda f: [f[which][key] / f[other][key]]
-
-
-def _one(which: str, key: str, times: float = 1.0) -> Value:
-    return lambda f: [f[which][key] * times]
-
-
-def _pools(which: str, key: str, *pools: str) -> Value:
-    return lambda f: [f[f"{which} {pool}"][key] for pool in pools]
+def _values(f: Figures, spec: str) -> list[float]:
+    """``RUN, RUN / OTHER: FIGURE``: the figure of each run, as it is or as a part of the other's."""
+    runs, _, key = spec.partition(": ")
+    runs, _, other = runs.partition(" / ")
+    return [f[run][key] / (f[other][key] if other else 1.0) for run in runs.split(", ")]
 
 
 def _growth(f: Figures) -> list[float]:
@@ -140,105 +131,95 @@ def _growth(f: Figures) -> list[float]:
     return [max(cpu) / min(cpu)]
 
 
-#: What it is, what was measured (in several pools, perhaps), and the least or the most that it should be.
-GOALS: list[tuple[str, Value, dict[str, Any]]] = [
-    (
-        "1,000 due at once, two beats: from due to the body, half of them",
-        _one("felt once 2 1000", "p50"), {"most": 0.45, "unit": " s"},
-    ),
-    ("… the last", _one("felt once 2 1000", "last"), {"most": 0.9, "unit": " s"}),
+def _of_each(which: str, pools: Iterable[str] = POOLS) -> str:
+    return ", ".join(f"{which} {pool}" for pool in pools)
+
+
+BURST, SEVERAL = "burst once 10000", ("prefork", "threads", "gevent")
+#: What it is, what was measured (in several pools, perhaps), and what it should be: at least or at most, or its unit.
+GOALS: list[tuple[str, str | Value, str]] = [
+    ("1,000 due at once, two beats: from due to the body, half of them", "felt once 2 1000: p50", "at most 0.45 s"),
+    ("… the last", "felt once 2 1000: last", "at most 0.9 s"),
     (
         "… of the time that the worker needs for plain tasks from a full queue",
-        lambda f: [f["felt once 2 1000"]["last"] / (f["worker threads"]["plain"] / 1e3)],
-        {"most": 1.3, "unit": " times"},
+        lambda f: [f["felt once 2 1000"]["last"] / (f["worker threads"]["plain"] / 1e3)], "at most 1.3 times",
     ),
     (
         "burst of 10,000, one beat: rate of the `apply_async` loop's",
-        _ratio("burst once 10000", "rate", "burst loop 10000"), {"least": 1.5},
+        f"{BURST} / burst loop 10000: rate", "at least 1.5",
     ),
-    (
-        "… CPU a message, of the loop's", _ratio("burst once 10000", "cpu", "burst loop 10000"), {"most": 0.6},
-    ),
-    ("… rate over RabbitMQ", _ratio("rabbitmq once 10000", "rate", "rabbitmq loop 10000"), {"least": 1}),
-    ("… of RedBeat's", _ratio("burst once 10000", "rate", "burst redbeat 10000"), {"least": 2, "unit": " times"}),
-    ("… of stock beat's", _ratio("burst once 10000", "rate", "burst stock 10000"), {"least": 50, "unit": " times"}),
-    ("… CPU an entry, the most of 100 to 100,000 entries: of the least", _growth, {"most": 1.25}),
-    ("two beats: CPU a window over both, of one beat's", _ratio("beats 2", "cpu", "beats 1"), {"most": 1.15}),
-    ("… the smaller share", _one("beats 2", "least", 100), {"least": 40, "unit": " %"}),
-    ("10,000 due, two beats, one paused 20 s in the middle: run twice", _one("paused once", "twice"), {"most": 0}),
-    ("… lost", _one("paused once", "lost"), {"most": 0}),
-    ("idle, 10,000 entries: a tick", _one("idle once", "tick", 1e3), {"most": 0.2, "unit": " ms"}),
-    ("… of a core", _one("idle once", "core", 100), {"most": 1, "unit": " %"}),
-    ("first start with 10,000 entries", _one("start once", "seconds"), {"most": 0.4, "unit": " s"}),
-    ("100,000 schedules that people have set: until all are loaded", _one("stored", "seconds"), {"unit": " s"}),
-    ("… a change of one: CPU of the beat", _one("stored", "change", 1000), {"unit": " ms"}),
-    ("20,000 schedules that people have set: CPU of `set_many`", _one("managed", "set"), {"most": 2, "unit": " s"}),
-    ("… of `status`", _one("managed", "status"), {"most": 3, "unit": " s"}),
-    ("… of `schedules apply` of a file that changes nothing", _one("managed", "apply"), {"most": 3, "unit": " s"}),
-    ("1,000,000 entries: until all are loaded", _one("million", "seconds"), {"most": 60, "unit": " s"}),
-    (
-        "… memory beside Celery's entries and the configuration",
-        _one("million", "own", 1e-9), {"most": 1, "unit": " GB"},
-    ),
-    ("… of a core, idle", _one("million", "core", 100), {"most": 1, "unit": " %"}),
-    ("publish, 10 entries a second: lateness p99", _one("late 10", "p99", 1e3), {"most": 20, "unit": " ms"}),
+    ("… CPU a message, of the loop's", f"{BURST} / burst loop 10000: cpu", "at most 0.6"),
+    ("… rate over RabbitMQ", "rabbitmq once 10000 / rabbitmq loop 10000: rate", "at least 1"),
+    ("… of RedBeat's", f"{BURST} / burst redbeat 10000: rate", "at least 2 times"),
+    ("… of stock beat's", f"{BURST} / burst stock 10000: rate", "at least 50 times"),
+    ("… CPU an entry, the most of 100 to 100,000 entries: of the least", _growth, "at most 1.25"),
+    ("two beats: CPU a window over both, of one beat's", "beats 2 / beats 1: cpu", "at most 1.15"),
+    ("… the smaller share", "beats 2: least", "at least 40 %"),
+    ("10,000 due, two beats, one paused 20 s in the middle: run twice", "paused once: twice", "at most 0"),
+    ("… lost", "paused once: lost", "at most 0"),
+    ("idle, 10,000 entries: a tick", "idle once: tick", "at most 0.2 ms"),
+    ("… of a core", "idle once: core", "at most 1 %"),
+    ("first start with 10,000 entries", "start once: seconds", "at most 0.4 s"),
+    ("100,000 schedules that people have set: until all are loaded", "stored: seconds", "s"),
+    ("… a change of one: CPU of the beat", "stored: change", "ms"),
+    ("20,000 schedules that people have set: CPU of `set_many`", "managed: set", "at most 2 s"),
+    ("… of `status`", "managed: status", "at most 3 s"),
+    ("… of `schedules apply` of a file that changes nothing", "managed: apply", "at most 3 s"),
+    ("1,000,000 entries: until all are loaded", "million: seconds", "at most 60 s"),
+    ("… memory beside Celery's entries and the configuration", "million: own", "at most 1 GB"),
+    ("… of a core, idle", "million: core", "at most 1 %"),
+    ("publish, 10 entries a second: lateness p99", "late 10: p99", "at most 20 ms"),
     (
         "… 1,000 entries a second: until the last, of the loop's time",
-        lambda f: [f["late 1000"]["last"] * f["burst loop 1000"]["rate"] / 1000], {"most": 0.8},
+        lambda f: [f["late 1000"]["last"] * f["burst loop 1000"]["rate"] / 1000], "at most 0.8",
     ),
     (
         "worker, tasks that do nothing, rate of plain ones: prefork, threads, gevent",
-        _pools("worker", "windows rate", "prefork", "threads", "gevent"), {"least": 0.8},
+        f"{_of_each('worker', SEVERAL)}: windows rate", "at least 0.8",
     ),
-    ("… solo, where everything waits for each round trip", _pools("worker", "windows rate", "solo"), {"least": 0.68}),
+    ("… solo, where everything waits for each round trip", "worker solo: windows rate", "at least 0.68"),
     (
         "… CPU of a window over worker, main process and server, beside a plain task: solo, threads",
-        _pools("worker", "windows more of all", "solo", "threads"), {"most": 400, "unit": " µs"},
+        "worker solo, worker threads: windows more of all", "at most 400 µs",
     ),
-    ("… prefork", _pools("worker", "windows more of all", "prefork"), {"most": 500, "unit": " µs"}),
+    ("… prefork", "worker prefork: windows more of all", "at most 500 µs"),
     (
         "… of the time that the plain task takes: solo, threads, prefork",
         lambda f: [
             f[f"worker {pool}"]["windows more of all"] / f[f"worker {pool}"]["plain"]
             for pool in ("solo", "threads", "prefork")
         ],
-        {},
+        "",
     ),
-    (
-        "… the store 1 ms away: prefork, threads, gevent",
-        _pools("far", "windows rate", "prefork", "threads", "gevent"), {"least": 0.75},
-    ),
-    ("… the store 1 ms away: solo", _pools("far", "windows rate", "solo"), {}),
+    ("… the store 1 ms away: prefork, threads, gevent", f"{_of_each('far', SEVERAL)}: windows rate", "at least 0.75"),
+    ("… the store 1 ms away: solo", "far solo: windows rate", ""),
     *(
-        (f"… tasks of {ms} ms: solo, prefork, threads, gevent", _pools(f"{ms} ms", "windows rate", *POOLS), limits)
-        for ms, limits in zip(LASTING, ({}, {"least": 0.97}, {"least": 0.99}), strict=True)
+        (f"… tasks of {ms} ms: solo, prefork, threads, gevent", f"{_of_each(f'{ms} ms')}: windows rate", goal)
+        for ms, goal in zip(LASTING, ("", "at least 0.97", "at least 0.99"), strict=True)
     ),
     (
         "… an `OnceTask` sent without a window: solo, prefork, threads, gevent",
-        _pools("worker", "without window rate", *POOLS), {"least": 0.98},
+        f"{_of_each('worker')}: without window rate", "at least 0.98",
     ),
-    ("… CPU of its process beside a plain task", _pools("worker", "without window more cpu", *POOLS), {"unit": " µs"}),
-    ("begin and finish, one process", _one("calls", "each"), {"most": 260, "unit": " µs"}),
-    ("claim to finish, CPU of the server", _one("history", "server"), {"most": 200, "unit": " µs"}),
-    (
-        "takeover from a killed worker, lease 5 s",
-        _one("takeover", "last"), {"most": LEASE + MARGIN + INTERVAL + 1, "unit": " s"},
-    ),
-    ("Redis, an entry at rest, one beat", _one("memory once", "bytes"), {"most": 900, "unit": " bytes"}),
-    ("… with 50 windows of history", _one("history", "bytes"), {"most": 5000, "unit": " bytes"}),
+    ("… CPU of its process beside a plain task", f"{_of_each('worker')}: without window more cpu", "µs"),
+    ("begin and finish, one process", "calls: each", "at most 260 µs"),
+    ("claim to finish, CPU of the server", "history: server", "at most 200 µs"),
+    ("takeover from a killed worker, lease 5 s", "takeover: last", f"at most {LEASE + MARGIN + INTERVAL + 1:g} s"),
+    ("Redis, an entry at rest, one beat", "memory once: bytes", "at most 900 bytes"),
+    ("… with 50 windows of history", "history: bytes", "at most 5,000 bytes"),
 ]  # fmt: skip
+#: What a figure is multiplied by where it is shown in these.
+UNITS = {"ms": 1e3, "%": 100.0, "GB": 1e-9}
 
 
-def _row(
-    what: str, values: list[float], *, least: float | None = None, most: float | None = None, unit: str = ""
-) -> str:
+def _row(what: str, values: list[float], goal: str) -> str:
+    bound, limit, unit = re.fullmatch(r"(?:at (least|most) ([\d,.]+) ?)?(.*)", goal).groups()
+    values = [value * UNITS.get(unit, 1.0) for value in values]
+    most = float(limit.replace(",", "")) if bound else 0.0
+    missed = bound and any(value < most if bound == "least" else value > most for value in values)
     each = " each" if len(values) > 1 else ""
-    goal = f"at least {least:g}{unit}{each}" if least is not None else ""
-    if most is not None:
-        goal = f"at most {most:,g}{unit}{each}"
-    reached = all((least is None or value >= least) and (most is None or value <= most) for value in values)
-    measured = ", ".join(map(_number, values)) + unit
-    return f"| {what} | {goal} | {measured} | {'' if reached else 'missed'} |"
+    measured = f"{', '.join(map(_number, values))} {unit}".strip()
+    return f"| {what} | {goal + each if bound else ''} | {measured} | {'missed' if missed else ''} |"
 
 
 def _number(value: float) -> str:
