@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any
 
 import redis
 from amqp import Message
@@ -19,22 +19,21 @@ from amqp.exceptions import AMQPError
 from kombu import Connection
 from servers import RabbitServer, RedisServer
 
-_Server = TypeVar("_Server", RedisServer, RabbitServer)
 
+class _Broker:
+    """A server, and its queues. All that it is asked may raise one of its ``errors``.
 
-class Broker(ABC, Generic[_Server]):
-    """A server, and its queues. All that it is asked may raise one of its ``errors``."""
+    ``url`` is where a client reaches it, at a port of a link or at its own; ``about`` its name and version. ``see``
+    returns some messages of a queue, which loses none; the same ones may come again. ``put`` delivers once more what
+    was seen. ``purge`` loses what waits, again and again until ``stop``, and yields how many messages those were.
+    """
 
-    kind: str
-    errors: tuple[type[Exception], ...]
     #: What the app has to set, so that messages can be seen.
     settings: Mapping[str, Any] = {}
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: Any) -> None:
         self.server = server
         self._starting = False
-        #: Name and version.
-        self.about = self._about()
 
     @property
     def answers(self) -> bool:
@@ -52,27 +51,8 @@ class Broker(ABC, Generic[_Server]):
     def close(self) -> None:
         """End what is open to it."""
 
-    @abstractmethod
-    def url(self, port: int | None = None) -> str:
-        """Where a client reaches it, at that port of a link or at its own."""
 
-    @abstractmethod
-    def _about(self) -> str: ...
-
-    @abstractmethod
-    def see(self, queue: str) -> list[Any]:
-        """Some messages of the queue, which it loses nothing of; the same ones may come again."""
-
-    @abstractmethod
-    def put(self, queue: str, messages: Sequence[Any]) -> None:
-        """Deliver once more what was seen."""
-
-    @abstractmethod
-    def purge(self, queue: str, stop: threading.Event) -> Iterator[int]:
-        """Lose what waits, again and again until ``stop``; each time, how many messages those were."""
-
-
-class RedisBroker(Broker[RedisServer]):
+class RedisBroker(_Broker):
     """A list a queue, and a hash of what isn't acknowledged."""
 
     kind = "redis"
@@ -81,13 +61,12 @@ class RedisBroker(Broker[RedisServer]):
     def url(self, port: int | None = None) -> str:
         return f"redis://127.0.0.1:{port or self.server.port}/0"
 
-    def _about(self) -> str:
+    @cached_property
+    def about(self) -> str:
         return self.server.version.capitalize()
 
-    @contextmanager
-    def _client(self) -> Iterator[redis.Redis]:
-        with redis.Redis.from_url(self.url()) as client:
-            yield client
+    def _client(self) -> redis.Redis:
+        return redis.Redis.from_url(self.url())
 
     def see(self, queue: str) -> list[Any]:
         """What isn't acknowledged, and the newest that wait."""
@@ -105,7 +84,7 @@ class RedisBroker(Broker[RedisServer]):
                 yield client.pipeline().llen(queue).delete(queue).execute()[0]
 
 
-class RabbitBroker(Broker[RabbitServer]):
+class RabbitBroker(_Broker):
     """A queue that is bound to an exchange of its name, and beside it a short one in which copies are seen."""
 
     kind = "rabbitmq"
@@ -122,7 +101,8 @@ class RabbitBroker(Broker[RabbitServer]):
     def url(self, port: int | None = None) -> str:
         return f"amqp://guest:guest@127.0.0.1:{port or self.server.port}//"
 
-    def _about(self) -> str:
+    @cached_property
+    def about(self) -> str:
         with self._connection() as connection:
             told = connection.connection.server_properties
             return f"{told['product']} {told['version']}"
@@ -179,11 +159,11 @@ class RabbitBroker(Broker[RabbitServer]):
                 yield channel.queue_purge(queue)
 
 
-BROKERS: Mapping[str, type[Broker[Any]]] = {broker.kind: broker for broker in (RedisBroker, RabbitBroker)}
+Broker = RedisBroker | RabbitBroker
 
 
 @contextmanager
-def start_broker(kind: str, start_redis: Callable[..., RedisServer]) -> Iterator[Broker[Any]]:
+def start_broker(kind: str, start_redis: Callable[..., RedisServer]) -> Iterator[Broker]:
     """A broker of that kind, on a server of its own whose messages survive its death."""
     if kind == "redis":
         yield RedisBroker(start_redis(appendonly=True))

@@ -56,7 +56,7 @@ class Cast:
     """
 
     def __init__(
-        self, directory: Path, processes: Processes, ledger: Ledger, store: RedisServer, broker: Broker[Any]
+        self, directory: Path, processes: Processes, ledger: Ledger, store: RedisServer, broker: Broker
     ) -> None:
         self.store = store
         self.broker = broker

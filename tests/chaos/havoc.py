@@ -26,6 +26,10 @@ from proxy import Link
 from servers import RabbitServer, RedisServer
 
 
+class NobodyError(Exception):
+    """A fault finds nobody to befall."""
+
+
 class Havoc:
     """Carries out a plan of faults on a cast.
 
@@ -62,8 +66,13 @@ class Havoc:
         """Carry out one fault; one that finds nobody to befall isn't counted."""
         self._rng = random.Random(fault.who)
         self._number += 1
-        if getattr(self, "_" + _name(fault.kind))(fault) is not False:
+        with contextlib.suppress(NobodyError):
+            getattr(self, "_" + _name(fault.kind))(fault)
             self.counts[fault.kind] += 1
+
+    def _need(self, there: object) -> None:
+        if not there:
+            raise NobodyError
 
     def _note(self, fault: Fault, effect: str, of: int | None, **more: Any) -> None:
         self.cast.ledger.write("fault", name=fault.kind, number=self._number, effect=effect, of=of, **more)
@@ -81,36 +90,30 @@ class Havoc:
 
         self.cast.ending.append((time.monotonic() + fault.seconds, begin if aside else over))
 
-    def _one(self, kind: str | None = None) -> Member | None:
+    def _one(self, kind: str | None = None) -> Member:
         up = [member for member in self.cast.members if member.up and kind in (None, member.kind)]
-        return self._rng.choice(up) if up else None
+        self._need(up)
+        return self._rng.choice(up)
 
-    def _kill(self, fault: Fault, kind: str) -> bool:
+    def _kill(self, fault: Fault, kind: str) -> None:
         member = self._one(kind)
-        if member is None:
-            return False
         member.proc.kill()
         self._note(fault, "death", member.proc.pid)
         self.cast.gone(member)
-        return True
 
     _beat_killed, _worker_killed = partialmethod(_kill, kind="beat"), partialmethod(_kill, kind="worker")
 
-    def _pool_child_killed(self, fault: Fault) -> bool:
+    def _pool_child_killed(self, fault: Fault) -> None:
         member = next((m for m in self.cast.members if m.up and m.kind == "worker" and m.pool == "prefork"), None)
         children = member.proc.children() if member else []
-        if not children:
-            return False
+        self._need(children)
         child = self._rng.choice(children)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         self._note(fault, "death", child)
-        return True
 
-    def _freeze(self, fault: Fault, kind: str) -> bool:
+    def _freeze(self, fault: Fault, kind: str) -> None:
         member = self._one(kind)
-        if member is None:
-            return False
         proc = member.proc
         self._note(fault, "out", proc.pid)
         member.busy = True
@@ -121,14 +124,11 @@ class Havoc:
             proc.resume()
 
         self._lasts(fault, thaw)
-        return True
 
     _beat_frozen, _worker_frozen = partialmethod(_freeze, kind="beat"), partialmethod(_freeze, kind="worker")
 
-    def _end(self, fault: Fault, kind: str) -> bool:
+    def _end(self, fault: Fault, kind: str) -> None:
         member = self._one(kind)
-        if member is None:
-            return False
         self._note(fault, "none", member.proc.pid)
         proc = member.proc
         member.busy = True
@@ -143,25 +143,20 @@ class Havoc:
             self.cast.gone(member)
 
         self.cast.ending.append((time.monotonic() + 5, gone))
-        return True
 
     _beat_ended, _worker_ended = partialmethod(_end, kind="beat"), partialmethod(_end, kind="worker")
 
-    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> bool:
-        if not self._store_answers:
-            return False
+    def _store_killed_restarted_from_its_aof(self, fault: Fault) -> None:
+        self._need(self._store_answers)
         self._note(fault, "out", None)
         self.cast.store.kill()
         self._lasts(fault, self.cast.store.restart)
-        return True
 
-    def _broker_killed(self, fault: Fault) -> bool:
-        if not self.cast.broker.answers:
-            return False
+    def _broker_killed(self, fault: Fault) -> None:
+        self._need(self.cast.broker.answers)
         self._note(fault, "none", None)
         self.cast.broker.server.kill()
         self._lasts(fault, self.cast.broker.restart, aside=True)
-        return True
 
     _broker_killed_restarted_from_its_aof = _broker_killed_restarted_with_its_durable_queues = _broker_killed
 
@@ -169,21 +164,21 @@ class Havoc:
     def _store_answers(self) -> bool:
         return self.cast.store.alive and not self.cast.store.paused
 
-    def _pause(self, fault: Fault, server: RedisServer | RabbitServer, effect: str) -> bool:
+    def _pause(self, fault: Fault, server: RedisServer | RabbitServer, effect: str) -> None:
         self._note(fault, effect, None)
         server.pause()
         self._lasts(fault, server.resume)
-        return True
 
-    def _store_frozen(self, fault: Fault) -> bool:
-        return self._store_answers and self._pause(fault, self.cast.store, "out")
+    def _store_frozen(self, fault: Fault) -> None:
+        self._need(self._store_answers)
+        self._pause(fault, self.cast.store, "out")
 
-    def _broker_frozen(self, fault: Fault) -> bool:
-        return self.cast.broker.answers and self._pause(fault, self.cast.broker.server, "none")
+    def _broker_frozen(self, fault: Fault) -> None:
+        self._need(self.cast.broker.answers)
+        self._pause(fault, self.cast.broker.server, "none")
 
-    def _store_slow(self, fault: Fault) -> bool:
-        if not self._store_answers:
-            return False
+    def _store_slow(self, fault: Fault) -> None:
+        self._need(self._store_answers)
         # Whoever waits may be let through last each time, and then no more.
         self._note(fault, "out", None)
         stop = threading.Event()
@@ -193,32 +188,25 @@ class Havoc:
                 while not stop.wait(0.2):
                     client.execute_command("CLIENT", "PAUSE", 300, "ALL")
 
-        thread = threading.Thread(target=stutter, daemon=True)
-        thread.start()
+        threading.Thread(target=stutter, daemon=True).start()
         self._lasts(fault, stop.set)
-        return True
 
-    def _store_flushed(self, fault: Fault) -> bool:
-        # Without a beat nobody knows what is due until there is one: that is no fault of theirs.
-        if not self._store_answers or self._one("beat") is None:
-            return False
+    def _store_flushed(self, fault: Fault) -> None:
+        self._need(self._store_answers)
+        self._one("beat")  # without one nobody knows what is due until there is one: that is no fault of theirs
         try:
             with self.cast.store.client(socket_timeout=10) as client:
                 client.flushall()
-        except redis.RedisError:
-            return False
+        except redis.RedisError as exc:
+            raise NobodyError from exc
         self._note(fault, "flush", None)
-        return True
 
-    def _on_link(self, fault: Fault, link_of: str, effect: str, change: Callable[[Link], None]) -> bool:
+    def _on_link(self, fault: Fault, link_of: str, effect: str, change: Callable[[Link], None]) -> None:
         member = self._one()
-        if member is None:
-            return False
         link = getattr(member, link_of)
         self._note(fault, effect, member.proc.pid)
         change(link)
         self._lasts(fault, link.heal)
-        return True
 
     _store_connections_cut = partialmethod(_on_link, link_of="store", effect="none", change=Link.cut)
     _store_black_hole = partialmethod(_on_link, link_of="store", effect="out", change=Link.darken)
@@ -226,33 +214,29 @@ class Havoc:
     _broker_connections_cut = partialmethod(_on_link, link_of="broker", effect="none", change=Link.cut)
     _broker_black_hole = partialmethod(_on_link, link_of="broker", effect="none", change=Link.darken)
 
-    def _store_link_slow(self, fault: Fault) -> bool:
+    def _store_link_slow(self, fault: Fault) -> None:
         delay = self._rng.uniform(0.02, 0.3)
-        return self._on_link(fault, "store", "slow", lambda link: setattr(link, "delay", delay))
+        self._on_link(fault, "store", "slow", lambda link: setattr(link, "delay", delay))
 
-    def _clock_jumps(self, fault: Fault) -> bool:
+    def _clock_jumps(self, fault: Fault) -> None:
         clocks = [member for member in self.cast.members if member.clock and member.up]
-        if not clocks:
-            return False
+        self._need(clocks)
         member = self._rng.choice(clocks)
         self._note(fault, "none", member.proc.pid)
         member.proc.set_clock_offset(self._rng.choice((-1, 1)) * self._rng.uniform(0.5, 60))
-        return True
 
-    def _messages_doubled(self, fault: Fault) -> bool:
+    def _messages_doubled(self, fault: Fault) -> None:
         """What waits, what is being executed, and what has been executed before: delivered once more."""
-        if not self._seen or not self.cast.broker.answers:
-            return False
+        self._need(self._seen and self.cast.broker.answers)
         again = self._rng.sample(self._seen, min(10, len(self._seen)))
         try:
             self.cast.broker.put(self.cast.system.queue, again)
-        except self.cast.broker.errors:
-            return False
+        except self.cast.broker.errors as exc:
+            raise NobodyError from exc
         self._note(fault, "none", None, messages=len(again))
         self.messages["doubled"] += len(again)
-        return True
 
-    def _queue_purged(self, fault: Fault) -> bool:
+    def _queue_purged(self, fault: Fault) -> None:
         """What waits is lost; where workers are too quick for that, they find the broker empty for a while."""
         self._note(fault, "none", None)
         stop = threading.Event()
@@ -264,7 +248,6 @@ class Havoc:
 
         threading.Thread(target=purge, daemon=True).start()
         self._lasts(fault, stop.set)
-        return True
 
     def _watch_messages(self) -> None:
         """Remember some of the messages, to deliver them again later."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from amqp.exceptions import ChannelError
-from chaos.brokers import BROKERS, RabbitBroker, RedisBroker
+from chaos.brokers import RabbitBroker, RedisBroker
 from chaos.cast import Cast
 from chaos.faults import FAULTS, Fault, plan
 from chaos.havoc import Havoc, _name
@@ -56,7 +56,7 @@ def waiting(havoc: Havoc) -> int:
     return 0
 
 
-@pytest.mark.parametrize("kind", BROKERS)
+@pytest.mark.parametrize("kind", FAULTS)
 def test_a_plan_has_only_faults_that_can_be_done(kind: str) -> None:
     """Each fault planned for a kind of broker has a method, and each kind of fault comes."""
     planned = {fault.kind for fault in plan(7, 300, 1, FAULTS[kind])}
