@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -25,11 +26,14 @@ from typing import Any
 import redis
 from benchmarks.app import BROKER, QUEUE, STORE, app
 from benchmarks.claimed import ClaimedWindows
+from benchmarks.stretches import KINDS, Stretches
 from benchmarks.subjects import HOUR, SUBJECTS, every, name, once, tick_until_idle
 
+from celery_once_beat import OnceScheduler, Schedules
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Begun, Ending, Store
-from celery_once_beat.windows import WindowKey
+from celery_once_beat.signals import window_published
+from celery_once_beat.store import Begun, Ending, Store, store_of
+from celery_once_beat.windows import Window, WindowKey, encode_headers
 
 #: Seconds until a burst's entries are due: at first, and for each entry that has to be loaded before.
 HEAD_START, PER_ENTRY = 2.0, 1 / 2500
@@ -85,8 +89,6 @@ def burst(subject: str, count: int, patience: float = 1e9) -> dict[str, Any]:
 
 def share(count: int, due: float) -> dict[str, Any]:
     """As a burst, beside other beats: how many messages this one sent, as its signal counts them."""
-    from celery_once_beat.signals import window_published
-
     mine: Counter[str] = Counter()
 
     def note(window: Any, **_: Any) -> None:
@@ -110,8 +112,6 @@ def start(subject: str, count: int) -> dict[str, Any]:
 
 def many(count: int, seconds: float) -> dict[str, Any]:
     """Until so many entries are loaded; the memory of the process, and of this the beat's own; then idle."""
-    from celery_once_beat.beat.scheduler import OnceScheduler
-
     app.conf.beat_schedule = every(count, None)
     clocks = Clocks()
     scheduler = OnceScheduler(app)
@@ -121,27 +121,19 @@ def many(count: int, seconds: float) -> dict[str, Any]:
         if not scheduler.entries.unloaded():
             break
     found, memory = clocks.read(), _memory()
-    cpu, until = time.process_time(), time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(scheduler.tick(), left))
     return {
-        **found, "memory": memory, "own": memory - celery_s, "core": (time.process_time() - cpu) / seconds,
+        **found, "memory": memory, "own": memory - celery_s, "core": _core(scheduler, seconds),
         "server": redis.Redis.from_url(STORE).info("memory")["used_memory"],
     }  # fmt: skip
 
 
 def stored(count: int, changes: int) -> dict[str, Any]:
     """Until so many schedules are loaded that people have set; then CPU that each of some changes costs the beat."""
-    from celery_once_beat import Schedules
-    from celery_once_beat.beat.scheduler import OnceScheduler
-
     with closing(Schedules(app)) as schedules:
         for number in range(count):
             schedules.set(name(number), task="bench.once", schedule=HOUR, args=(number,))
         clocks = Clocks()
-        scheduler = OnceScheduler(app)
-        while len(scheduler.entries) < count or scheduler.entries.unloaded():
-            time.sleep(min(scheduler.tick(), 0.1))
+        scheduler = _loaded(count)
         found, cpu = clocks.read(), 0.0
         for number in range(changes):
             schedules.set(name(number), task="bench.once", schedule=2 * HOUR, args=(number,))
@@ -152,20 +144,23 @@ def stored(count: int, changes: int) -> dict[str, Any]:
     return {**found, "change": cpu / changes}
 
 
+def _loaded(count: int) -> OnceScheduler:
+    """A beat that has loaded so many schedules of people's."""
+    scheduler = OnceScheduler(app)
+    while len(scheduler.entries) < count or scheduler.entries.unloaded():
+        time.sleep(min(scheduler.tick(), 0.1))
+    return scheduler
+
+
 def managed(count: int) -> dict[str, Any]:
     """So many schedules that people have set: CPU of setting them, of looking at them, and of their file."""
-    from celery_once_beat import Schedules
-    from celery_once_beat.beat.scheduler import OnceScheduler
-
     with closing(Schedules(app)) as schedules:
         began = time.process_time()
         schedules.set_many(
             [{"name": name(n), "task": "bench.once", "schedule": HOUR, "args": (n,)} for n in range(count)]
         )
         found = {"set": time.process_time() - began}
-    scheduler = OnceScheduler(app)
-    while len(scheduler.entries) < count or scheduler.entries.unloaded():
-        time.sleep(min(scheduler.tick(), 0.1))
+    _loaded(count)
     file = Path(os.environ["COUNTS"], "schedules.json")
     for what, *words in (
         ("export", "schedules", "export"),
@@ -198,16 +193,19 @@ def idle(subject: str, count: int, seconds: float) -> dict[str, Any]:
         began = time.perf_counter()
         scheduler.tick()
         ticks.append(time.perf_counter() - began)
+    return {"tick": statistics.median(ticks), "core": _core(scheduler, seconds)}
+
+
+def _core(scheduler: Any, seconds: float) -> float:
+    """How much of a core beat's own loop takes for so long."""
     cpu, until = time.process_time(), time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(scheduler.tick(), left))
-    return {"tick": statistics.median(ticks), "core": (time.process_time() - cpu) / seconds}
+    return (time.process_time() - cpu) / seconds
 
 
 def late(count: int, seconds: int, apart: float) -> dict[str, Any]:
     """Each entry is due once a second: how long after its start each message was out."""
-    from celery_once_beat.signals import window_published
-
     found: dict[datetime, list[float]] = {}
     due = float(int(time.time()) + 3)
 
@@ -283,8 +281,30 @@ def _cpu(client: Any) -> float:
     return float(info["used_cpu_user"] + info["used_cpu_sys"])
 
 
+def fill(**given: Any) -> dict[str, Any]:
+    """Fill the queue for a worker; the parameters are those of :class:`Stretches`. Nothing is measured.
+
+    Windows are claimed in the store, without a beat. A message without a window has as many headers as one of a window,
+    of the same length.
+    """
+    stretches = Stretches(**given)
+    claimed = ClaimedWindows(store_of(app), stretches.count, HOUR, ago=100 * HOUR)
+    numbers = iter(range(stretches.total))
+    with app.producer_pool.acquire() as producer:
+        for kind in stretches.in_order:
+            task = app.tasks[f"bench.{KINDS[kind]}{stretches.task}"]
+            prefix = "once_" if kind == "windows" else "none_"
+            for key in claimed.publish() if kind == "windows" else claimed.windows:
+                sent_as = str(uuid.uuid4())
+                headers = encode_headers(Window(key.entry, key.start, key.start + HOUR), sent_as)
+                headers = {name.replace("once_", prefix): value for name, value in headers.items()}
+                task.apply_async((next(numbers),), task_id=sent_as, headers=headers, producer=producer)
+    return {}
+
+
 MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
-    measure.__name__: measure for measure in (burst, share, start, many, stored, managed, idle, late, history, calls)
+    measure.__name__: measure
+    for measure in (burst, share, start, many, stored, managed, idle, late, history, calls, fill)
 }
 
 

@@ -59,10 +59,20 @@ class Bench:
             self.procs.end()
 
     def _start(self, env: dict[str, str], what: str, **parameters: Any) -> subprocess.Popen[str]:
-        return _python("measure", what, parameters, env)
+        """A measurement in a process of its own."""
+        command = [sys.executable, "-m", "benchmarks.measure", what, json.dumps(parameters)]
+        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return subprocess.Popen(
+            command, env={**os.environ, **env, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
 
     def _read(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        return dict(json.loads(_finish(process).splitlines()[-1]))
+        """What it found, once it has ended well."""
+        out, err = process.communicate(timeout=PATIENCE)
+        if process.returncode:
+            raise AssertionError(f"{process.args} ended with {process.returncode}:\n{err[-2000:]}")
+        return dict(json.loads(out.splitlines()[-1]))
 
     def _child(self, env: dict[str, str], what: str, **parameters: Any) -> dict[str, Any]:
         return self._read(self._start(env, what, **parameters))
@@ -176,7 +186,7 @@ class Bench:
     def worker(self, pool: str, concurrency: int, stretches: Stretches, away: float = 0.0) -> dict[str, Any]:
         """What each kind of message costs a worker; its store is so many seconds away, there and back."""
         with self._fresh() as env, SlowProxy(self.server.port, away) as proxy:
-            _finish(_python("fill", None, stretches._asdict(), env))
+            self._child(env, "fill", **stretches._asdict())
             with self.server.client(1) as client:
                 assert client.llen(QUEUE) == stretches.total
             more = {"ALSO": str(self.server.pid), **({"PREFORK": "1"} if pool == "prefork" else {})}
@@ -190,7 +200,7 @@ class Bench:
         """Where the time of a worker of pool solo goes: µs of each kind of message by place."""
         count, kinds = stretches.count, stretches.kinds
         with self._fresh(SAMPLED=f"{count} {len(kinds)}") as env:
-            _finish(_python("fill", None, stretches._asdict(), env))
+            self._child(env, "fill", **stretches._asdict())
             figures = stretches.figures(self._execute(env, "solo", 1))
             samples = json.loads(Path(env["COUNTS"], "samples").read_text())
         of_kind = {kind: sum(n for at, _, n in samples if at == place) for place, kind in enumerate(kinds)}
@@ -229,25 +239,6 @@ class Bench:
             wait_until(lambda: len(_bodies(env)) == 2 * windows, "all run again", 120)
             again = sorted(body.moment - killed for body in _bodies(env))[windows:]
         return {"first": again[0], "last": again[-1]}
-
-
-def _python(module: str, what: str | None, parameters: dict[str, Any], env: dict[str, str]) -> subprocess.Popen[str]:
-    """A module of this package in a process of its own."""
-    words = [what] if what else []
-    command = [sys.executable, "-m", f"benchmarks.{module}", *words, json.dumps(parameters)]
-    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        command, env={**os.environ, **env, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-
-
-def _finish(process: subprocess.Popen[str]) -> str:
-    """What it printed, once it has ended well."""
-    out, err = process.communicate(timeout=PATIENCE)
-    if process.returncode:
-        raise AssertionError(f"{process.args} ended with {process.returncode}:\n{err[-2000:]}")
-    return out
 
 
 def _bodies(env: dict[str, str]) -> list[Body]:
