@@ -32,71 +32,42 @@ class State:
 class Outcome(State):
     """How a window ended."""
 
-    #: The ``action`` of the log line that says so; '': nothing is logged.
-    action: str = ""
     #: How much its entry needs attention while this is its last window; 0: not at all.
     urgency: int = 0
     #: A rule of the entry ends the window, when a beat looks at what is overdue or a worker asks to begin.
     by_rule: bool = False
 
+    @property
+    def action(self) -> str:
+        """The ``action`` of the log line that says so."""
+        return f"window_{self.name}"
 
-#: By name, in the order in which people are shown them.
-OUTCOMES = {
-    outcome.name: outcome
-    for outcome in (
-        Outcome("done", "executed, and recorded", "green"),
-        Outcome(
-            "failed", "its task failed, and so did the task's own retries", "red", action="window_failed", urgency=4
-        ),
-        Outcome(
-            "abandoned", "too many of its executions died", "red", action="window_abandoned", urgency=5, by_rule=True
-        ),
-        Outcome(
-            "dropped",
-            "its execution died, and it isn't to be recovered",
-            "red",
-            action="window_dropped",
-            urgency=5,
-            by_rule=True,
-        ),
-        Outcome(
-            "expired",
-            "its message expired before a worker took it",
-            "yellow",
-            action="window_expired",
-            urgency=3,
-            by_rule=True,
-        ),
-        Outcome("revoked", "its task was revoked", "yellow", action="window_revoked"),
-        Outcome("cancelled", "somebody gave it up, by abandon or resume --from-now", "yellow"),
-        Outcome(
-            "missed", "it was too late for catch_up or grace", "yellow", action="window_missed", urgency=3, by_rule=True
-        ),
-        Outcome(
-            "skipped",
-            "another window of its entry was still running, or waited instead",
-            "yellow",
-            action="window_skipped",
-            by_rule=True,
-        ),
-    )
-}
 
-#: How an open window stands, by name.
-OPEN = {
-    state.name: state
-    for state in (
-        State("running", "a worker executes it", "cyan"),
-        State("published", "no worker has begun it yet", "cyan", word="waits"),
-        State("waiting", "for a retry, or to run again", "cyan", word="waits again"),
-        State("buffered", "for another window of its entry, or for a slot of its limit", "cyan", word="waits its turn"),
-        State("overdue", "it should have happened, and didn't: a beat publishes it again", "red"),
-    )
-}
-
+_OUTCOMES = (
+    Outcome("done", "executed, and recorded", "green"),
+    Outcome("failed", "its task failed, and so did the task's own retries", "red", urgency=4),
+    Outcome("abandoned", "too many of its executions died", "red", urgency=5, by_rule=True),
+    Outcome("dropped", "its execution died, and it isn't to be recovered", "red", urgency=5, by_rule=True),
+    Outcome("expired", "its message expired before a worker took it", "yellow", urgency=3, by_rule=True),
+    Outcome("revoked", "its task was revoked", "yellow"),
+    Outcome("cancelled", "somebody gave it up, by abandon or resume --from-now", "yellow"),
+    Outcome("missed", "it was too late for catch_up or grace", "yellow", urgency=3, by_rule=True),
+    Outcome("skipped", "another window of its entry was still running, or waited instead", "yellow", by_rule=True),
+)
+_OPEN = (
+    State("running", "a worker executes it", "cyan"),
+    State("published", "no worker has begun it yet", "cyan", word="waits"),
+    State("waiting", "for a retry, or to run again", "cyan", word="waits again"),
+    State("buffered", "for another window of its entry, or for a slot of its limit", "cyan", word="waits its turn"),
+    State("overdue", "it should have happened, and didn't: a beat publishes it again", "red"),
+)
 #: A state that a newer version or another program wrote.
 OTHER = State("other", "this version doesn't know it", "")
 
+#: How a window ends, by name, in the order in which people are shown the outcomes.
+OUTCOMES = {outcome.name: outcome for outcome in _OUTCOMES}
+#: How an open window stands, by name.
+OPEN = {state.name: state for state in _OPEN}
 #: All of them by name.
 STATES: dict[str, State] = {"done": OUTCOMES["done"], **OPEN, **OUTCOMES, OTHER.name: OTHER}
 
