@@ -76,7 +76,8 @@ class Claiming:
                 claims.away = reply
                 self._entries.claim_unanswered(entry, request.from_cursor, step)
             elif isinstance(reply, OnceError):
-                self._entries.claim_failed(entry, reply)
+                entry.unreadable = True
+                self._entries.rest(entry, reply, action="entry_unreadable")
             elif isinstance(reply, (Claimed, Moved)):
                 self._count(entry, step, reply, claims)
                 self._entries.apply_claim(entry, reply.cursor if isinstance(reply, Moved) else step.start)

@@ -39,7 +39,6 @@ from itertools import chain, islice
 from typing import Any
 
 from celery_once_beat.clock import steady
-from celery_once_beat.errors import OnceError
 from celery_once_beat.identity import digest
 from celery_once_beat.logs import Logged, about, get_logger
 from celery_once_beat.rules import Step
@@ -79,12 +78,8 @@ class Entries(Making):
         self._resting: list[tuple[float, str]] = []
         #: The names of what is paused, in the order in which they were asked for.
         self._paused: dict[str, None] = {}
-        #: The names of what rests since it raised, or took too long.
-        self._broken: set[str] = set()
-        #: Names of entries whose messages the broker refused; some may be fine by now.
-        self.refused: set[str] = set()
-        #: Entries whose last claim met a key that isn't ours.
-        self._unreadable: set[BeatEntry] = set()
+        #: Names of entries that raised or took too long, or whose messages the broker refused; some may be fine by now.
+        self.failing: set[str] = set()
         #: No cursor is later.
         self._newest = _BEGINNING
         #: How many are untracked.
@@ -115,17 +110,14 @@ class Entries(Making):
 
     def left_out(self) -> dict[str, str]:
         """Return some of the entries that don't run, each with why: for people."""
-        self._broken = {name for name in self._broken if (entry := self.get(name)) is not None and entry.trouble}
-        broken = ((name, self._entries[name].trouble) for name in heapq.nsmallest(_MOST_NAMED, self._broken))
+        failing = {entry.name: entry.failure for name in self.failing if (entry := self.get(name)) and entry.failure}
+        self.failing = {*failing}
+        first = heapq.nsmallest(_MOST_NAMED, failing.items())
         wrong = ((name if isinstance(name, str) else shown(name), why) for name, why in self.wrong.items())
-        # The broker answers, so the entry's own arguments may be the reason.
-        refused = {name: each.refused for name in self.refused if (each := self.get(name)) is not None and each.refused}
-        self.refused = {*refused}
-        unsent = ((name, f"its messages can't be published: {each.why}") for name, each in refused.items())
         with_text = self.settings.failure_text == "message"
         return {
             name[:MOST_FAILURE]: why[:MOST_FAILURE] if with_text else "its log says why"
-            for name, why in islice(chain(broken, wrong, unsent), _MOST_NAMED)
+            for name, why in islice(chain(first, wrong), _MOST_NAMED)
         }
 
     def drop(self, name: str, why: str) -> None:
@@ -224,7 +216,6 @@ class Entries(Making):
             del self._entries[name]
             self.untracked -= not old.tracked
             self._leave(old)
-            self._unreadable.discard(old)
         if new is not None and old is not new:
             self.untracked += not new.tracked
             self._entries[name] = new
@@ -297,7 +288,7 @@ class Entries(Making):
             self._unloaded.discard(entry)
             self._paused.pop(entry.name, None)
             # A load doesn't clear the trouble of a claim that met a foreign key, nor that of a polled schedule.
-            if entry not in self._unreadable and not entry.is_unasked:
+            if not entry.unreadable and not entry.is_unasked:
                 if entry.trouble:
                     logger.info("once: entry %r continues", entry.name, extra=about("entry_goes_on", entry=entry.name))
                 entry.trouble = ""
@@ -318,13 +309,8 @@ class Entries(Making):
 
     def apply_claim(self, entry: BeatEntry, cursor: datetime) -> None:
         """Continue from ``cursor``: a claim was answered."""
-        self._unreadable.discard(entry)
+        entry.unreadable = False
         self.advance(entry, cursor)
-
-    def claim_failed(self, entry: BeatEntry, error: OnceError) -> None:
-        """A claim met a key that isn't ours: the entry rests until a claim succeeds."""
-        self._unreadable.add(entry)
-        self.rest(entry, error, action="entry_unreadable")
 
     def claim_unanswered(self, entry: BeatEntry, cursor: datetime, step: Step) -> None:
         """A claim was sent and not answered: :meth:`doubt` unloads the entry, and its next load repeats the claim."""
@@ -356,8 +342,8 @@ class Entries(Making):
         """Load one entry's cursor again."""
         entry = self.get(name)
         if entry is not None:
-            self._forget(entry)
-            self.wake(name)
+            self._leave(entry)
+            self._unloaded.add(entry)
 
     def doubt(self) -> None:
         """The store was away: plan again, and first ask for the claims that weren't answered."""
@@ -378,13 +364,10 @@ class Entries(Making):
         self._paused.clear()
         self._unloaded = set(self)
 
-    def _forget(self, entry: BeatEntry) -> None:
-        entry.forget()
-        self._out.discard(entry)
-
     def _leave(self, entry: BeatEntry) -> None:
         """Take an entry out of its state, whichever that is."""
-        self._forget(entry)
+        entry.forget()
+        self._out.discard(entry)
         self._unloaded.discard(entry)
         self._paused.pop(entry.name, None)
 
@@ -410,16 +393,15 @@ class Entries(Making):
         if trouble and trouble != entry.trouble:
             logger.log(level, "once: entry %r: %s", entry.name, trouble, extra=about(action, entry=entry.name))
         entry.trouble = trouble
-        self._broken.discard(entry.name)
+        if action == "entry_broken":
+            self.failing.add(entry.name)
+        else:
+            self.failing.discard(entry.name)
         self._leave(entry)
 
     def isolate(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""
-        return guard(partial(self._rest_broken, entry))
-
-    def _rest_broken(self, entry: BeatEntry, why: str) -> None:
-        self.rest(entry, why)
-        self._broken.add(entry.name)
+        return guard(partial(self.rest, entry))
 
     def end_rests(self, now: float) -> None:
         """End the rests that are over at ``now``, by ``clock.steady``."""

@@ -82,6 +82,8 @@ class BeatEntry:
     plan: Plan | None = None
     #: Why it can't continue, logged once; '' while it can.
     trouble: str = ""
+    #: Its last claim met a key that isn't ours.
+    unreadable: bool = False
     #: Its messages were found to lose their window's headers or task id.
     astray: bool = False
     refused: Refused | None = None
@@ -101,6 +103,11 @@ class BeatEntry:
         description = describe(self.when)
         names_zone = self.policy.tz is None or isinstance(self.when, PureSchedule)
         return description if names_zone else f"{description} {zone_name(self.policy.tz)}"
+
+    @property
+    def failure(self) -> str:
+        """Why it doesn't run, for people; '' if it does. If the broker answers, its own arguments may be the reason."""
+        return f"its messages can't be published: {self.refused.why}" if self.refused else self.trouble
 
     @property
     def definition(self) -> tuple[object, ...]:

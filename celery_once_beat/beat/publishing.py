@@ -302,7 +302,7 @@ class Publishing(BrokerConnection):
             job.entry.refused = None
         elif self._try_broker(hung=self._hung) and _travels_alone(job):  # else another message may be to blame
             job.entry.count_refusal(steady(), self.store.settings.publish_timeout, outgoing.trouble, again=job.again)
-            self.entries.refused.add(job.entry.name)
+            self.entries.failing.add(job.entry.name)
 
     def _log_raised(self, job: Job, why: str) -> None:
         """Note that ``apply_entry`` has raised: a message that is out by then is out all the same."""
