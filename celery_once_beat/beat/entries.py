@@ -68,7 +68,8 @@ class Entries(Making):
         #: The further ones. Of all that have a name the first one counts.
         self.sources: list[Source] = []
         self._entries: dict[str, BeatEntry] = {}
-        self._unloaded: set[BeatEntry] = set()
+        #: In the order in which they are to be loaded.
+        self._unloaded: dict[BeatEntry, None] = {}
         # Names, not entries: a heap compares them where instants are equal.
         self._heap: list[tuple[datetime, str]] = []
         self._due: deque[BeatEntry] = deque()
@@ -219,7 +220,7 @@ class Entries(Making):
         if new is not None and old is not new:
             self.untracked += not new.tracked
             self._entries[name] = new
-            self._unloaded.add(new)
+            self._unloaded[new] = None
         return old
 
     def _warn_of_untracked(self, entries: Iterable[BeatEntry]) -> None:
@@ -285,7 +286,7 @@ class Entries(Making):
         with self.isolate(entry):
             entry.move(cursor)
             self._newest = max(self._newest, cursor)
-            self._unloaded.discard(entry)
+            self._unloaded.pop(entry, None)
             self._paused.pop(entry.name, None)
             # A load doesn't clear the trouble of a claim that met a foreign key, nor that of a polled schedule.
             if not entry.unreadable and not entry.is_unasked:
@@ -329,6 +330,12 @@ class Entries(Making):
         """Entries whose cursor this beat doesn't know, and that are neither paused nor resting."""
         return list(self._unloaded)
 
+    def load_last(self, entry: BeatEntry) -> None:
+        """Load an entry behind all others: its node of a cluster didn't answer, which mustn't use up their time."""
+        if entry in self._unloaded:
+            del self._unloaded[entry]
+            self._unloaded[entry] = None
+
     def paused(self) -> list[BeatEntry]:
         """Entries that are paused, first those that were asked for longest ago."""
         return [entry for name in self._paused if (entry := self.get(name)) is not None]
@@ -343,7 +350,7 @@ class Entries(Making):
         entry = self.get(name)
         if entry is not None:
             self._leave(entry)
-            self._unloaded.add(entry)
+            self._unloaded[entry] = None
 
     def doubt(self) -> None:
         """The store was away: plan again, and first ask for the claims that weren't answered."""
@@ -362,13 +369,13 @@ class Entries(Making):
         self._heap.clear()
         self._resting.clear()
         self._paused.clear()
-        self._unloaded = set(self)
+        self._unloaded = dict.fromkeys(self)
 
     def _leave(self, entry: BeatEntry) -> None:
         """Take an entry out of its state, whichever that is."""
         entry.forget()
         self._out.discard(entry)
-        self._unloaded.discard(entry)
+        self._unloaded.pop(entry, None)
         self._paused.pop(entry.name, None)
 
     # -- pauses and rests -------------------------------------------------------------------------------------
@@ -413,4 +420,4 @@ class Entries(Making):
         entry = self.get(name)
         if entry is not None and entry.cursor is None:
             self._paused.pop(name, None)
-            self._unloaded.add(entry)
+            self._unloaded[entry] = None

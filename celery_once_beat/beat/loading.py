@@ -7,6 +7,7 @@ reply to its next sweep shows that the store has forgotten it.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from itertools import compress
@@ -53,8 +54,6 @@ class Loading:
         self._superseded_by: dict[str, str] = {}
         #: Entry → the definition with which it left the schedule, until the store knows.
         self._left: dict[str, str] = {}
-        #: Entries whose node of a cluster didn't answer when they were to be loaded.
-        self._silent: set[str] = set()
         #: Seconds by which the server's clock is behind the latest cursor; 0 if by no more than CURSOR_AHEAD.
         self.behind = 0.0
         #: Entries that the store lost, which is yet to be noted there; and when the last were (``clock.steady``).
@@ -82,7 +81,9 @@ class Loading:
         away: StoreUnavailableError | None = None
         until = steady() + _LOADING
         self._unload()
-        for chunk in self._load_requests(self._to_load(), until):
+        # What is paused comes behind what isn't loaded.
+        left = deque([*self._entries.unloaded(), *self._entries.paused()])
+        for chunk in self._load_requests(left, until):
             entries, requests = zip(*chunk, strict=True)
             for entry, reply in zip(entries, self._store.load_many(requests), strict=True):
                 if entry.progress.loaded_at and isinstance(reply, Loaded) and reply.news == "new":
@@ -111,13 +112,13 @@ class Loading:
             extra = about("data_lost", entries=sorted(names)[:_MOST_NAMED], owner=self._beat)
             logger.error(text, some([*map(shown, sorted(names))], _MOST_NAMED), extra=extra)
 
-    def _load_requests(self, left: list[BeatEntry], until: float) -> Iterator[list[tuple[BeatEntry, LoadRequest]]]:
-        """Yield chunks of what is ``left``, from its end, until the time is over; one at least."""
+    def _load_requests(self, left: deque[BeatEntry], until: float) -> Iterator[list[tuple[BeatEntry, LoadRequest]]]:
+        """Yield chunks of what is ``left``, until the time is over; one at least."""
         while left:
             now = self._clock.now()
             chunk: list[tuple[BeatEntry, LoadRequest]] = []
             while left and len(chunk) < _CHUNK and (not chunk or steady() < until):
-                entry = left.pop()
+                entry = left.popleft()
                 with self._entries.isolate(entry):
                     chunk.append((entry, entry.load_request(self._beat, now, self._entries.summary(entry))))
             if chunk:
@@ -127,9 +128,8 @@ class Loading:
 
     def _answered(self, entry: BeatEntry, reply: _LoadReply) -> StoreUnavailableError | None:
         """Apply the store's reply for an entry; returns the error if its node doesn't answer."""
-        self._silent.discard(entry.name)
         if isinstance(reply, StoreUnavailableError):
-            self._silent.add(entry.name)
+            self._entries.load_last(entry)
             return reply
         if isinstance(reply, Loaded):
             with self._entries.isolate(entry):
@@ -139,13 +139,6 @@ class Loading:
         else:
             self._entries.rest(entry, reply, action="entry_unreadable")
         return None
-
-    def _to_load(self) -> list[BeatEntry]:
-        """Return what is to be loaded, the most urgent last: first what is paused, then what isn't loaded."""
-        entries = self._entries.unloaded()
-        if self._silent:  # They must not use up the others' time. The list is read from its end.
-            entries.sort(key=lambda entry: entry.name not in self._silent)
-        return [*reversed(self._entries.paused()), *entries]
 
     def _unload(self) -> None:
         left = [(name, fingerprint) for name, fingerprint in self._left.items() if self._entries.get(name) is None]
