@@ -361,7 +361,7 @@ class Publishing(BrokerConnection):
             return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
         channel, sent = getattr(producer, "channel", None), outgoing.sent
         try:
-            if outgoing and outgoing.prepared:
+            if outgoing.prepared:
                 result = outgoing.prepared()
                 outgoing.promised = True
                 self._tasks_since_sync += 1  # type: ignore[attr-defined]  # as the base does

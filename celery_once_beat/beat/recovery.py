@@ -180,16 +180,15 @@ class Recovery:
                 self._log_once(str(window), reply, about("window_unreadable", window, owner=self._beat))
                 continue
             self._logged.end(str(window))
+            if isinstance(reply, (Taken, Unconsumed, Closed)) or reply == Unchanged("waits"):
+                self._note_moved(window)
             if isinstance(reply, Taken):
                 with self._entries.isolate(entry):
                     jobs.append(self._overdue(entry, window, reply))
             elif isinstance(reply, Unconsumed):
-                self._note_moved(window)
                 if self._logged.is_new((window.entry, "unconsumed"), reply):
                     what = "waits: no worker that knows windows consumes its queue %s"
                     log_window(logger, logging.WARNING, "window_not_begun", window, what, shown(reply.queue))
-            elif reply == Unchanged("waits"):
-                self._note_moved(window)
             elif isinstance(reply, Closed):
                 self._ended(window, reply.outcome, OUTCOMES[reply.outcome].meaning)
         try:
@@ -226,7 +225,6 @@ class Recovery:
         return {each: get(each.entry) or found.get(each) for each in windows if each not in unread}
 
     def _overdue(self, entry: BeatEntry, window: WindowKey, taken: Taken) -> Job:
-        self._note_moved(window)
         # An order is carried out by the present definition.
         by = entry if taken.ordered else entry.as_of(window.start)
         job, attempt = Job(by, window.start, taken, again=True), taken.attempts + 1
@@ -252,17 +250,15 @@ class Recovery:
         windows = [(window, "unknown" if entry is None else "untracked") for window, entry in entries.items()]
         replies = self._store.postpone_many(self._beat, windows, _PUT_OFF) if windows else []
         for (window, _), reply in zip(windows, replies, strict=True):
+            if reply in ("closed", "postponed", "forgotten"):
+                self._note_moved(window)
             if reply == "closed":
                 self._ended(window, "dropped", "no beat tracks its entry any more")
-                continue
-            if reply == "postponed" and self._logged.is_new(("unknown", window)):
+            elif reply == "postponed" and self._logged.is_new(("unknown", window)):
                 what = "is overdue, and no beat's schedule has such an entry"
                 log_window(logger, logging.WARNING, "window_unknown", window, what, owner=self._beat)
-            if reply in ("postponed", "forgotten"):
-                self._note_moved(window)
 
     def _ended(self, window: WindowKey, outcome: str, why: str) -> None:
-        self._note_moved(window)
         action = OUTCOMES[outcome].action
         log_window(logger, logging.ERROR, action, window, "is %s: %s", outcome, why, owner=self._beat)
         ended = Window(window.entry, window.start, None)
