@@ -170,19 +170,8 @@ async def seen_through(call: Future[Any]) -> asyncio.CancelledError | None:
 
 
 async def _until_done(call: Future[Any]) -> None:
-    loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def wake_from_thread(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(wake)
-
-    call.add_done_callback(wake_from_thread)
-    await waiter
+    # A cancellation ends this wait alone: a call that runs can't be cancelled.
+    await asyncio.gather(asyncio.wrap_future(call), return_exceptions=True)
 
 
 def check_asyncio(name: str) -> None:
