@@ -45,8 +45,6 @@ _RULES = {"is_due", "remaining_estimate", "remaining_delta", "_next_event"}
 _MOST_STEPS = 2_000_000
 #: Of a day's search for the sun.
 _SOLAR_STEPS = 40
-#: Starts that are gone through for the newest one.
-_MOST_IN_TURN = 1000
 _PINNING = threading.RLock()
 _ABSENT = object()
 
@@ -134,18 +132,15 @@ def latest_start(schedule: BaseSchedule, until: datetime, *, anchor: datetime | 
 
     ScheduleError also where one of the package's own schedules leaves out too many in a row.
     """
-    pure = isinstance(schedule, PureSchedule)
     back = timedelta(minutes=1)
     with budget(_MOST_STEPS):
         while until > _BEGINNING:
             since = until - back if until - _BEGINNING > back else _BEGINNING
-            newest = None
-            for number, start in enumerate(starts_after(schedule, since, until, anchor=anchor)):
-                newest = start
-                if pure and number == _MOST_IN_TURN:
-                    return _last_start(schedule, newest, until)
-            if newest is not None:
-                return newest
+            starts = starts_after(schedule, since, until, anchor=anchor)
+            first = next(starts, None)
+            if first is not None:
+                pure = isinstance(schedule, PureSchedule)
+                return _last_start(schedule, first, until) if pure else max(starts, default=first)
             until = since
             back *= 30
     return None
