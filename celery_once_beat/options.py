@@ -84,23 +84,20 @@ class Check:
         return self.read(value)
 
 
+def _between(minimum: float, maximum: float, kinds: tuple[type, ...]) -> Callable[[Any], bool]:
+    """Whether a value is a number in these bounds; also refuses NaN."""
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and minimum <= value <= maximum
+
+
 def check_seconds(minimum: float, maximum: float = _TEN_YEARS, *, optional: bool = False) -> Check:
     """A number of seconds from ``minimum`` to ``maximum``; with ``optional`` None stays None."""
     limits = f" from {minimum:g} to {maximum:g}" if maximum < _TEN_YEARS else f", at least {minimum:g}"
-
-    def fits(value: Any) -> bool:  # also refuses NaN
-        return not isinstance(value, bool) and isinstance(value, (int, float)) and minimum <= value <= maximum
-
-    return Check(f"a number of seconds{limits}", fits, float, optional)
+    return Check(f"a number of seconds{limits}", _between(minimum, maximum, (int, float)), float, optional)
 
 
 def check_count(minimum: int, *, optional: bool = False) -> Check:
     """A whole number from ``minimum`` to a million; with ``optional`` None stays None."""
-
-    def fits(value: Any) -> bool:
-        return not isinstance(value, bool) and isinstance(value, int) and minimum <= value <= _MILLION
-
-    return Check(f"a whole number, at least {minimum}", fits, optional=optional)
+    return Check(f"a whole number, at least {minimum}", _between(minimum, _MILLION, (int,)), optional=optional)
 
 
 def check_choice(*choices: object) -> Check:

@@ -6,20 +6,20 @@ JSON of a few fields. Arguments aren't among them, since they may hold secrets. 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from celery.schedules import BaseSchedule
 
 from celery_once_beat.errors import NewerVersionError
+from celery_once_beat.options import Check, check_choice, check_seconds
 from celery_once_beat.rules import check_anchor
-from celery_once_beat.wording import expect
 
 from .codecs import read_schedule, write_schedule
-from .strict_json import MOST_JSON, number_of, read_object, typed
+from .strict_json import MOST_JSON, read_object
 
 #: Written where they aren't as usual.
 _OPTIONAL = ("lease", "tracked", "one_off", "anchor", "spread", "countdown", "tz")
@@ -77,25 +77,21 @@ class LoadedDefinition:
             schedule = read_schedule(fields["schedule"]) if "schedule" in fields else None
         except (ValueError, NewerVersionError):
             schedule = None  # of a type that this process doesn't know
-        values = {name: read(fields, name) for name, read in _READ.items() if name in fields or name == "task"}
+        given = {"task": None, **fields}
+        values = {name: read(name, given[name]) for name, read in _READ.items() if name in given}
         if schedule is None and not values.get("description"):
             values["description"] = "a schedule that this process can't read"
         return cls(schedule=schedule, **values)
 
 
-def _text(fields: Mapping[str, Any], name: str) -> Any:
-    text = fields.get(name)
-    return expect(name, text, isinstance(text, str) and len(text) <= _MOST_TEXT, "str")
-
-
-def _seconds(fields: Mapping[str, Any], name: str) -> float:
-    return float(number_of(fields, name, 0, _MOST_SECONDS, "a number of seconds"))
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MOST_TEXT
 
 
 #: How each field is read, but for the schedule.
-_READ: dict[str, Callable[[Mapping[str, Any], str], Any]] = {
-    **dict.fromkeys(("task", "description", "tz"), _text),
-    **dict.fromkeys(("tracked", "one_off"), partial(typed, kind=bool, expected="bool")),
-    **dict.fromkeys(("lease", "spread", "countdown"), _seconds),
-    "anchor": lambda fields, name: check_anchor(name, fields[name]),
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("task", "description", "tz"), Check("a text", _is_text)),
+    **dict.fromkeys(("tracked", "one_off"), check_choice(True, False)),
+    **dict.fromkeys(("lease", "spread", "countdown"), check_seconds(0, _MOST_SECONDS)),
+    "anchor": check_anchor,
 }
