@@ -141,7 +141,7 @@ class Stage:
         return receive_many(self.store, [(self.window, retry, LEASE, holder)])[0]
 
     def renew(self, owner: str = "A") -> Any:
-        return self.store.renew_many([(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
+        return self.store.renew_many([r.Renewal(self.window, owner, self.fences.get(owner, 1), LEASE, True)])[0]
 
     def hand_over(self, owner: str = "A", retry: int = 1, delay: float = DELAY) -> Any:
         return self.store.hand_over(self.window, owner, self.fences.get(owner, 1), retry, delay)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from celery_once_beat.store import Heartbeat, Store, codec, raised
+
 
 def promises(table: str) -> list[Any]:
     """Parameters of a test: settings and steps of each promise. One begins with ``promise | name=value …``.
@@ -29,3 +31,8 @@ def play(steps: list[str], do: Callable[..., str], plain: Mapping[str, str]) -> 
         answer = do(verb, *words)
         if equals or verb in plain:
             assert answer == (expected.strip() if equals else plain[verb]), f"{step}, of {steps}"
+
+
+def heard(store: Store, beat: str) -> Heartbeat:
+    """A beat says that it lives; the server's time and who lives."""
+    return raised(store.overdue(beat, codec.EPOCH, 0).heartbeat)

@@ -133,15 +133,15 @@ class Recovery:
 
     def _read(self, found: Overdue) -> list[WindowKey]:
         windows: list[WindowKey] = []
-        for shard, members in enumerate(found.shards):
-            if isinstance(members, StoreUnavailableError):
+        for shard, swept in enumerate(found.shards):
+            if isinstance(swept, StoreUnavailableError):
                 continue  # see ``Overdue.away``
-            if isinstance(members, OnceError):
-                self._log_once(f"shard {shard}", members, about("shard_unreadable", shard=shard))
+            if isinstance(swept, OnceError):
+                self._log_once(f"shard {shard}", swept, about("shard_unreadable", shard=shard))
                 continue
             self._logged.end(f"shard {shard}")
-            windows += [each for each in members if isinstance(each, WindowKey)]
-            if len(members) == _MOST:
+            windows += [each for each in swept.windows if isinstance(each, WindowKey)]
+            if len(swept.windows) == _MOST:
                 self._full.add(shard)
         return windows
 

@@ -65,9 +65,9 @@ from celery_once_beat.windows import KeyedWindow, WindowKey
 VERSION = 1
 SHARDS = 16
 
-#: The keys that a verb of a window may have: of its shard, of its entry, and its own.
-_OF_SHARD = ("entries", "open", "beats", "alerts", "late", "ends", "lines")
-_OF_ENTRY = ("entry", "history", "refused", "failures")
+#: The keys that a verb may have: of a shard, of an entry, and of a window.
+_OF_SHARD = ("entries", "open", "beats", "alerts", "late", "ends", "lines", "defs", "gone")
+_OF_ENTRY = ("entry", "history", "refused", "failures", "def", "changes")
 _OF_WINDOW = ("claim", "run")
 #: All others are strings.
 _NAMES = {
@@ -107,21 +107,10 @@ class Keys:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
-    def of_load(self, entry: str, row: str = "") -> dict[str, str]:
-        """Name the keys of an entry, made of that row of a database, that a beat loads or unloads."""
+    def about(self, entry: str, row: str = "") -> dict[str, str]:
+        """Name the keys that a verb of an entry may have, which is made of that row of a database."""
         shard = f"{self._prefix}{{{shard_of(entry)}}}:"
-        return {
-            "entry": f"{shard}entry:{entry}",
-            "entries": f"{shard}entries",
-            "beats": f"{shard}beats",
-            "row_key": f"{shard}row:{row}",
-        }
-
-    def of_definition(self, entry: str) -> dict[str, str]:
-        """Name the keys that a verb of a definition may have."""
-        shard = f"{self._prefix}{{{shard_of(entry)}}}:"
-        of_entry = {what: f"{shard}{what}:{entry}" for what in ("entry", "def", "changes")}
-        return {**of_entry, "defs": f"{shard}defs", "gone": f"{shard}gone"}
+        return {**self.in_slot(shard, entry), "row_key": f"{shard}row:{row}"}
 
     def open(self, shard: int) -> str:
         """Name the zset of a shard's open windows."""
@@ -146,7 +135,7 @@ class Keys:
         return self.in_slot(self.slot_of(window), window.entry, start)
 
     @staticmethod
-    def in_slot(shard: str, entry: str, start: str) -> dict[str, str]:
+    def in_slot(shard: str, entry: str, start: str = "") -> dict[str, str]:
         """As :meth:`of_window`, in a slot by :meth:`slot_of`."""
         return {
             **{what: f"{shard}{what}" for what in _OF_SHARD},

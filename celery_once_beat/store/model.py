@@ -358,24 +358,29 @@ class Swept(NamedTuple):
 
     #: The shard hadn't known of the beat.
     new: bool
+    #: Those past their deadline.
     windows: list[WindowKey | None]
     #: The features that have something to see to in this shard.
     work: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Overdue:
-    """What one look found: for each shard the windows past their deadline, or its error."""
+class Overdue(NamedTuple):
+    """What one look found in each shard, or the shard's error."""
 
-    shards: list[list[WindowKey | None] | OnceError]
     #: An error if the cluster's node that keeps the beats is away.
     heartbeat: Heartbeat | StoreUnavailableError
-    #: The shards that hadn't known of the beat.
-    new: set[int] = field(default_factory=set)
+    shards: list[Swept | OnceError]
     #: Replies to what travelled with it.
-    replies: list[Any] = field(default_factory=list)
-    #: By feature the shards in which it has something to see to.
-    work: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    replies: list[Any]
+
+    @property
+    def new(self) -> set[int]:
+        """The shards that hadn't known of the beat."""
+        return {shard for shard, each in enumerate(self.shards) if isinstance(each, Swept) and each.new}
+
+    def with_work(self, feature: str) -> list[int]:
+        """Return the shards in which the feature has something to see to."""
+        return [shard for shard, each in enumerate(self.shards) if isinstance(each, Swept) and feature in each.work]
 
     @property
     def away(self) -> StoreUnavailableError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -78,9 +77,8 @@ class Store:
             arguments["go_back"] = BEAT_TTL + 2 * self.settings.recovery_interval
             arguments["options"] = scripts.encode_options(policy.end_rules)
             written[values] = scripts.LOAD.tail(arguments)
-        keys = [*self.keys.of_load(entry, q.row).values()]
-        if stored:
-            keys.append(self.keys.of_entry("def", entry))
+        named = self.keys.about(entry, q.row)
+        keys = [named[name] for name in (*scripts.LOAD.key_names, *(["def"] if stored else ()))]
         return Request(codec.encode(scripts.LOAD.head(keys, {}) + written[values]), keys[0], scripts.LOAD)
 
     def unload_many(self, beat: str, left: Iterable[tuple[str, str]]) -> list[str | OnceError]:
@@ -88,10 +86,8 @@ class Store:
 
         Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-        of_load, verb = self.keys.of_load, scripts.UNLOAD
-        return self.trip.run(
-            [verb.request(of_load(entry), beat=beat, fingerprint=each, row="") for entry, each in left]
-        )
+        about, verb = self.keys.about, scripts.UNLOAD
+        return self.trip.run([verb.request(about(entry), beat=beat, fingerprint=each, row="") for entry, each in left])
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
@@ -168,26 +164,10 @@ class Store:
             for shard in range(SHARDS)
         ]
         heartbeat, *found = self.trip.send([self._heartbeat(beat, report=text), *sweeps, *requests])
-        swept, replies = found[:SHARDS], found[SHARDS:]
         # Of a cluster one node may be away: the beats on the others are read all the same.
         if isinstance(heartbeat, OnceError) and not isinstance(heartbeat, StoreUnavailableError):
             raise heartbeat
-        known = {shard: each for shard, each in enumerate(swept) if isinstance(each, model.Swept)}
-        work: dict[str, list[int]] = {}
-        for shard, each in known.items():
-            for feature in each.work:
-                work.setdefault(feature, []).append(shard)
-        return model.Overdue(
-            [each.windows if isinstance(each, model.Swept) else each for each in swept],
-            heartbeat,
-            {shard for shard, each in known.items() if each.new},
-            replies,
-            work,
-        )
-
-    def heartbeat(self, beat: str) -> model.Heartbeat:
-        """Say that ``beat`` lives; returns the server's time and who lives."""
-        return raised(self.overdue(beat, codec.EPOCH, 0).heartbeat)
+        return model.Overdue(heartbeat, found[:SHARDS], found[SHARDS:])
 
     def leave(self, beat: str) -> None:
         """Say that ``beat`` ends: others needn't wait until it counts as gone."""
@@ -235,7 +215,7 @@ class Store:
     def change_request(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Request[T]:
         """Make one request that changes the entry ``name``, or its definition; sent again, it is known by its id."""
         arguments |= self.of_features(verb, name=name, request=self.new_id())
-        return verb.request(self.keys.of_definition(name), words=words, **arguments)
+        return verb.request(self.keys.about(name), words=words, **arguments)
 
     def new_id(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""
@@ -268,8 +248,7 @@ class Store:
 
         ``more`` travels in the same pipeline; the replies to it are behind those.
         """
-        requests = [self._asked(scripts.RENEW, each) for each in itertools.starmap(Renewal, renewals)]
-        return self.trip.send([*requests, *more])
+        return self.trip.send([*(self._asked(scripts.RENEW, each) for each in renewals), *more])
 
     def hand_over(
         self, window: WindowKey, owner: str, fence: int, retry: int, delay: float, *, tracked: bool = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+from steps import heard
+
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.store import ClaimRequest, Confirmation, LoadRequest, Published, Store
 from celery_once_beat.windows import WindowKey
@@ -19,7 +21,7 @@ class ClaimedWindows:
         self._store, self._interval = store, interval
         cursor = datetime.now(timezone.utc).replace(microsecond=0) - ago
         self.windows = [WindowKey(f"proj.reports.nightly-{number:05d}", cursor) for number in range(entries)]
-        store.heartbeat(BEAT)
+        heard(store, BEAT)
         limits = EntryPolicy()
         store.load_many(LoadRequest(key.entry, BEAT, FINGERPRINT, DAY, limits, known=cursor) for key in self.windows)
 

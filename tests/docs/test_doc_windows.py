@@ -66,7 +66,8 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
     while running:
         window, fence = running.pop(0)
         store.finish(Ending(window, str(window.start.hour), fence, "done"))
-        for due in itertools.chain.from_iterable(store.overdue("beat", datetime.now(timezone.utc), 10).shards):
+        shards = store.overdue("beat", datetime.now(timezone.utc), 10).shards
+        for due in (each for swept in shards for each in swept.windows):
             assert isinstance(store.take_many("beat", [(due, "mark")])[0], Taken)
             begin(due)
     return ran, skipped

@@ -16,6 +16,7 @@ from failover.topology import Cluster, ask
 from processes import wait_until
 from redis.cluster import key_slot
 from servers import RedisServer, free_port, need_server
+from steps import heard
 from system import System
 
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
@@ -223,7 +224,7 @@ def test_any_node_that_is_up_will_do_at_the_start(cluster: Cluster) -> None:
     living = f"redis+cluster://127.0.0.1:{cluster.masters()[0].port}"
     for url in (f"{dead};{living}", f"{living};{dead}"):
         store = Store(Settings(redis_url=url))
-        assert store.heartbeat("beat-1").beats == ("beat-1",)
+        assert heard(store, "beat-1").beats == ("beat-1",)
         assert {f"127.0.0.1:{node.port}" for node in cluster.masters()} <= set(store.trip.clocks()), (
             "doctor compares them"
         )
@@ -242,14 +243,14 @@ def test_windows_wait_for_their_turn_on_each_node(cluster: Cluster) -> None:
             begun = store.begin(first, "A", 30.0, overlap="buffer_all")
             assert isinstance(begun, r.Begun)
             assert store.begin(second, "B", 30.0, overlap="buffer_all") == r.Waits(first.start)
-            assert store.overdue("beat-1", datetime.now(timezone.utc), 100).work
+            assert store.overdue("beat-1", datetime.now(timezone.utc), 100).with_work("admission")
             assert isinstance(store.finish(Ending(first, "A", begun.fence, "done")), r.Finished)
         seconds = [WindowKey(entry, T0 + timedelta(minutes=2)) for entry in ENTRIES]
         taken = store.take_many("beat-1", [(second, MARK) for second in seconds])
         assert all(isinstance(reply, r.Taken) for reply in taken), taken
         for second in seconds:
             assert isinstance(store.begin(second, "B", 30.0, overlap="buffer_all"), r.Begun)
-        assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).work
+        assert not store.overdue("beat-1", datetime.now(timezone.utc), 100).with_work("admission")
 
 
 @pytest.mark.long

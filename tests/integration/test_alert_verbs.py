@@ -175,7 +175,7 @@ DOING: dict[str, Callable[..., Any]] = {
     "quiet": lambda s: s.load(deadline=900.0),
     "order": lambda s, number: s.at(number) or s.backfill(),
     "loud": lambda s: s.load(**ALL),
-    "seen": lambda s: s.shard_number in s.store.overdue("beat-1", s.store.snapshot().now, 10).work.get("alerts", ()),
+    "seen": lambda s: s.shard_number in s.store.overdue("beat-1", s.store.snapshot().now, 10).with_work("alerts"),
     "lose": lambda s: s.raw.delete(s.entry_key),
     "spoil": lambda s: s.raw.set(s.entry_key, "garbage", ex=60),
     "counts": lambda s: " ".join(f"{word} {number}" for word, number in sorted(s.counts().items())),

@@ -46,7 +46,7 @@ class Tick(Stage):
     def due(self) -> list[int]:
         """The windows that a beat's sweep takes next."""
         found = self.store.overdue("beat-1", datetime.now(timezone.utc), 100).shards[self.shard_number]
-        return [(window.start - T0) // (nth(1) - T0) for window in found]
+        return [(window.start - T0) // (nth(1) - T0) for window in found.windows]
 
     def publish(self, number: int) -> None:
         """A beat takes it, and its message is out."""

@@ -20,6 +20,7 @@ from celery.beat import ScheduleEntry
 from celery.schedules import BaseSchedule, schedule
 from proxy import Proxy
 from servers import without_shard
+from steps import heard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat.claiming import Claiming, Claims
@@ -63,7 +64,7 @@ class Beat:
         self.loading = Loading(self.store, self.rows, clock, name)
         self.claiming = Claiming(self.store, self.rows, clock, name)
         self.schedule: dict[str, ScheduleEntry] = {}
-        self.store.heartbeat(name)
+        heard(self.store, name)
 
     def entry(self, name: str, when: Any = 60.0, **options: Any) -> ScheduleEntry:
         every = when if isinstance(when, BaseSchedule) else schedule(when, app=self.app)

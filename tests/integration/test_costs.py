@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 from servers import RedisServer
+from steps import heard
 
 from celery_once_beat.features.runtime.store import ask_changed
 from celery_once_beat.rules import EntryPolicy
@@ -40,7 +41,7 @@ def store(start_redis: Callable[..., RedisServer], close_later: Callable[[Any], 
 
 def load(store: Store) -> None:
     for beat in BEATS:
-        store.heartbeat(beat)
+        heard(store, beat)
         requests = [LoadRequest(name, beat, MARK, 86400.0, EntryPolicy(), known=T0) for name in NAMES]
         assert all(isinstance(reply, Loaded) for reply in store.load_many(requests))
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from stage import ENTRY, Stage, nth
+from steps import heard
 
 from celery_once_beat.lookup import EntrySeen, Lookup
 from celery_once_beat.store import BeatReport, Closed, shard_of
@@ -68,7 +69,7 @@ def test_beats_and_what_they_say(stage: Stage) -> None:
     store, lookup, reports = stage.store, Lookup(stage.store), stage.store.keys.of_beats["reports"]
     report = BeatReport(offset=-0.25, lag=1.5, entries=12, untracked=3, version="0.1.0")
     store.overdue("one:1:a", datetime.now(timezone.utc), 10, report=report)
-    store.heartbeat("two:2:b")
+    heard(store, "two:2:b")
     found = {beat.beat: beat for beat in lookup.overview([]).beats}
     assert {name: getattr(found["one:1:a"], name) for name in vars(report)} == vars(report)
     assert found["two:2:b"].version is None

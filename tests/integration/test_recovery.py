@@ -15,6 +15,7 @@ from celery.schedules import schedule
 from processes import wait_until
 from proxy import Proxy
 from servers import RedisServer
+from steps import heard
 
 from celery_once_beat import OnceTask
 from celery_once_beat.beat import recovery
@@ -52,7 +53,7 @@ class Beat:
         """``beat`` loads an entry and claims its first windows, which are overdue from then on."""
         row = self.rows.get(name)
         mark = row.fingerprint if row else "mark"
-        self.store.heartbeat(beat)
+        heard(self.store, beat)
         self.store.load_many([LoadRequest(name, beat, mark, 86400.0, EntryPolicy(max_attempts=3), known=T0)])
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for window in windows:
@@ -80,7 +81,7 @@ def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
     beat.schedule("a")
     shard = beat.store.shard_of("a")
     gone = next(name for name in map(str, range(10_000)) if beat.store.shard_of(name) == shard)
-    beat.store.heartbeat("beat-2")
+    heard(beat.store, "beat-2")
     beat.claim(gone, 100, beat="beat-2")
     (window,) = beat.claim("a", 1)
     # Its place is behind them: the same deadline, and a later name.

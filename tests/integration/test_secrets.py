@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 from processes import Proc, Processes
 from servers import RedisServer
+from steps import heard
 from system import System
 
 from celery_once_beat.beat.scheduler import OnceScheduler
@@ -140,7 +141,7 @@ def test_no_password_in_a_repr_or_traceback(state: str, passwords: dict[str, str
         server.stop()
     shown = [settings, store, store.trip, scheduler, scheduler.info, scheduler.recovery, scheduler._claiming]
     try:
-        store.heartbeat("beat-1")
+        heard(store, "beat-1")
         assert (state, passwords) == ("there", PASSWORDS)
     except StoreUnavailableError as exc:
         assert (state, passwords) != ("there", PASSWORDS)

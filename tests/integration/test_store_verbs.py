@@ -35,6 +35,7 @@ from stage import (
     in_ms,
     nth,
 )
+from steps import heard
 
 from celery_once_beat.contrib.django.row_store import leave_rows
 from celery_once_beat.errors import (
@@ -269,10 +270,10 @@ def test_overdue_windows_are_found_in_every_shard(stage: Stage) -> None:
     for name in names:
         stage.load(entry=name)
         assert isinstance(stage.claim(entry=name), r.Claimed)
-    now = stage.store.heartbeat("beat-1").now
-    assert not any(stage.store.overdue("beat-1", now, 100).shards)
+    now = heard(stage.store, "beat-1").now
+    assert not any(each.windows for each in stage.store.overdue("beat-1", now, 100).shards)
     later = stage.store.overdue("beat-1", now + timedelta(seconds=PUBLISH + 1), 100)
-    assert sorted(key.entry for shard in later.shards for key in shard) == sorted(names)
+    assert sorted(key.entry for shard in later.shards for key in shard.windows) == sorted(names)
     assert later.heartbeat.beats == ("beat-1",)
 
 
@@ -632,9 +633,9 @@ def test_a_row_takes_its_cursor_and_its_pause_to_its_new_name(stage: Stage) -> N
     assert not stage.store.account(ENTRY).paused
     for entry, brought, kept in (("a", pause, pause), ("b", "-", ""), ("c", "", "")):
         assert stage.load(entry=entry, row="r-1", pause=brought).pause == kept
-    stage.raw.set(stage.store.keys.of_load("a", "r-1")["row_key"], "- c", ex=60)
+    stage.raw.set(stage.store.keys.about("a", "r-1")["row_key"], "- c", ex=60)
     assert leave_rows(stage.store, "beat-1", [("a", "r-1")]) == ["unloaded"]
-    assert stage.raw.get(stage.store.keys.of_load("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
+    assert stage.raw.get(stage.store.keys.about("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
 
 
 def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
@@ -793,8 +794,8 @@ def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
 
 def test_who_comes_later_counts_for_one_that_stood_still(stage: Stage) -> None:
     """A beat that came, and loaded, after another swept the shard isn't taken for gone by that one."""
-    stage.store.heartbeat("slow")
-    stage.store.heartbeat("quick")
+    heard(stage.store, "slow")
+    heard(stage.store, "quick")
     assert isinstance(stage.load("quick", "fingerprint-2"), r.Loaded)
     assert isinstance(stage.load("slow", loaded_at=1), r.Superseded)
     assert stage.store.unload_many("third", [(ENTRY, "fingerprint-2")]) == ["kept"]
@@ -811,8 +812,8 @@ def has_it(stage: Stage, beat: str, mark: str, loaded_at: int = 1) -> bool:
 @pytest.fixture
 def two(stage: Stage) -> Stage:
     """The entry as two beats have it that live, each another definition of it; that of ``later`` counts."""
-    stage.store.heartbeat("earlier")
-    stage.store.heartbeat("later")
+    heard(stage.store, "earlier")
+    heard(stage.store, "later")
     assert has_it(stage, "earlier", MARK, 0)
     assert has_it(stage, "later", "fingerprint-2", 0)
     assert not has_it(stage, "earlier", MARK)
@@ -851,7 +852,7 @@ def test_who_is_gone_is_seen_by_one_that_comes_seldom(two: Stage) -> None:
         for beat in ("earlier", "later"):  # half a minute passes
             if two.raw.zscore(two.beats_key, beat) is not None:
                 two.raw.zincrby(two.beats_key, -30_000, beat)
-        two.store.heartbeat("earlier")
+        heard(two.store, "earlier")
         sweeps += 1
         assert sweeps < 5
     assert sweeps == 3
@@ -872,7 +873,7 @@ def test_a_clock_that_goes_back_makes_no_beat_older_or_younger(two: Stage) -> No
     assert two.store.overdue("earlier", T0, 0).new == set()
     assert not has_it(two, "earlier", MARK)
     two.raw.zincrby(two.beats_key, -6000, "later")
-    two.store.heartbeat("earlier")
+    heard(two.store, "earlier")
     assert has_it(two, "earlier", MARK)
 
 
@@ -926,7 +927,7 @@ def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> N
     """The server's clock went back: who doesn't live isn't taken for alive until the old time is reached."""
     beats = stage.store.keys.of_beats["beats"]
     stage.raw.zadd(beats, {"killed": stage.now() + 3_600_000})
-    assert stage.store.heartbeat("beat-1").beats == ("beat-1", "killed")
+    assert heard(stage.store, "beat-1").beats == ("beat-1", "killed")
     assert stage.raw.zscore(beats, "killed") <= stage.now()
 
 
@@ -1438,7 +1439,7 @@ OTHER_VERBS: dict[str, Callable[[Stage], Any]] = {
     "pause": lambda s: s.store.set_paused(ENTRY, paused=True),
     "account": lambda s: s.store.account(ENTRY),
     "spent": lambda s: s.spent(disabled=True),
-    "heartbeat": lambda s: s.store.heartbeat("beat-1"),
+    "heartbeat": lambda s: heard(s.store, "beat-1"),
     "leave": lambda s: s.store.leave("beat-1"),
     "overdue": lambda s: s.store.overdue("beat-1", datetime.now(timezone.utc), 10),
     "resume": lambda s: s.store.set_paused(ENTRY, paused=False),
@@ -1584,11 +1585,11 @@ def test_an_entry_may_have_any_name(stage: Stage, name: str) -> None:
     missed = (nth(1),)
     assert isinstance(stage.claim(entry=name, start=nth(2), missed=missed, missed_count=1), r.Claimed)
     found = store.overdue("b", datetime.now(timezone.utc) + timedelta(seconds=PUBLISH + 1), 10)
-    assert [each for shard in found.shards for each in shard] == [key]
+    assert [each for shard in found.shards for each in shard.windows] == [key]
     begun = store.begin(key, "A", LEASE)
     assert store.hand_over(key, "A", begun.fence, 1, 0.0) == r.HandedOver()
     begun = store.begin(key, "B", LEASE, 1)
-    assert store.renew_many([(key, "B", begun.fence, LEASE, True)]) == [r.Renewed()]
+    assert store.renew_many([r.Renewal(key, "B", begun.fence, LEASE, True)]) == [r.Renewed()]
     assert store.finish(Ending(key, "B", begun.fence, "done")) == r.Finished()
     assert store.account(name).counts == {"missed": 1, "done": 1}
     assert store.account(name).last_done == nth(2)
@@ -1672,7 +1673,7 @@ def test_a_store_that_cant_be_reached_says_so_without_its_password(new_stage: Ca
         stage.load, stage.claim, stage.confirm, stage.take, stage.begin, stage.renew, stage.hand_over, stage.finish,
         stage.discard, stage.backfill, lambda: stage.store.account(ENTRY),
         lambda: stage.store.set_paused(ENTRY, paused=True),
-        lambda: stage.store.heartbeat("b"), lambda: stage.store.leave("b"),
+        lambda: heard(stage.store, "b"), lambda: stage.store.leave("b"),
         lambda: stage.store.overdue("b", T0, 1),
     ]  # fmt: skip
     for call in calls:
@@ -1702,7 +1703,7 @@ def _open_and_overdue(stage: Stage) -> None:
 
 
 def _heard(stage: Stage) -> None:
-    stage.store.heartbeat("beat-1")
+    heard(stage.store, "beat-1")
 
 
 def untracked(stage: Stage, beat: str, *alive: str) -> str:
@@ -1744,7 +1745,9 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
     "renew": (STATES["running"], lambda s: s.renew("A"), r.Renewed),
     "renew, its lease ran out": (STATES["died"], lambda s: s.renew("A"), r.Renewed),
     "renew a key": (
-        _keyed_runs, lambda s: s.store.renew_many([(_keyed(s), "A", s.fences["A"], LEASE, False)])[0], r.Renewed
+        _keyed_runs,
+        lambda s: s.store.renew_many([r.Renewal(_keyed(s), "A", s.fences["A"], LEASE, False)])[0],
+        r.Renewed,
     ),
     "hand over": (STATES["running"], lambda s: s.hand_over("A", 1), r.HandedOver),
     "hand over a key": (
@@ -1758,8 +1761,8 @@ ON_A_FULL_SERVER: dict[str, tuple[Callable[[Stage], Any], Callable[[Stage], Any]
         _keyed_runs, lambda s: s.store.finish(Ending(_keyed(s), "A", s.fences["A"], "failed", DELAY)), r.Again
     ),
     "discard": (STATES["published"], lambda s: s.discard("expired"), r.Closed),
-    "heartbeat": (_heard, lambda s: s.store.heartbeat("beat-1"), r.Heartbeat),
-    "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], list),
+    "heartbeat": (_heard, lambda s: heard(s.store, "beat-1"), r.Heartbeat),
+    "sweep": (_heard, lambda s: s.store.overdue("beat-1", T0, 10).shards[s.shard_number], r.Swept),
     "pause": (STATES["claimed"], lambda s: s.store.set_paused(ENTRY, paused=True), r.Confirmed),
     "abandon": (STATES["published"], lambda s: s.abandon(), r.Finished),
     "note": (STATES["claimed"], lambda s: write_orders(s.store, {"id": Order("pause", ENTRY, "anna")}), type(None)),
@@ -1862,14 +1865,14 @@ def test_a_verb_that_is_sent_again_is_as_uncertain(start_redis, verb: str, monke
 def test_beats_come_and_go(stage: Stage) -> None:
     """A beat is alive from its first heartbeat until it leaves, or until it hasn't been heard of for 15 s."""
     before = stage.now()
-    first = stage.store.heartbeat("beat-1")
+    first = heard(stage.store, "beat-1")
     assert first.beats == ("beat-1",)
     assert before - 1 <= in_ms(first.now) <= stage.now() + 1
-    assert set(stage.store.heartbeat("beat-2").beats) == {"beat-1", "beat-2"}
+    assert set(heard(stage.store, "beat-2").beats) == {"beat-1", "beat-2"}
     stage.store.leave("beat-1")
-    assert stage.store.heartbeat("beat-2").beats == ("beat-2",)
+    assert heard(stage.store, "beat-2").beats == ("beat-2",)
     stage.raw.zadd("once:beats", {"silent": stage.now() - 15_001, "lately": stage.now() - 10_000})
-    assert set(stage.store.heartbeat("beat-2").beats) == {"beat-2", "lately"}
+    assert set(heard(stage.store, "beat-2").beats) == {"beat-2", "lately"}
 
 
 def test_of_many_at_once_one_claims_and_one_begins(new_stage: Callable[..., Stage]) -> None:
@@ -1966,7 +1969,7 @@ def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage:
     assert stage.postpone([]) == ["no"]
     stage.overdue()
     assert stage.postpone([]) == ["postponed"]
-    assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
+    assert not any(each.windows for each in stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
     stage.overdue()
     stage.raw.delete(stage.entry_key)
     assert stage.postpone([]) == ["forgotten"]
@@ -2014,7 +2017,7 @@ def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
     stage.overdue()
     assert stage.postpone(["beat-2"], beat="beat-1") == ["no"], "beat-2 may have it still"
     assert stage.postpone(["beat-1"], beat="beat-2") == ["postponed"]
-    assert not any(stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
+    assert not any(each.windows for each in stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
 
 
 def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> None:
@@ -2080,9 +2083,9 @@ def test_what_is_overdue_is_read_past_what_nobody_can_move(stage: Stage) -> None
     stage.load()
     for number in (1, 2, 3):
         stage.claim(start=nth(number), since=nth(number - 1))
-    now = stage.store.heartbeat("beat-1").now + timedelta(seconds=PUBLISH + 1)
+    now = heard(stage.store, "beat-1").now + timedelta(seconds=PUBLISH + 1)
     shard = stage.store.shard_of(ENTRY)
-    pages = [stage.store.overdue("beat-1", now, 2, {shard: skip}).shards[shard] for skip in (0, 2, 4)]
+    pages = [stage.store.overdue("beat-1", now, 2, {shard: skip}).shards[shard].windows for skip in (0, 2, 4)]
     assert pages == [[WindowKey(ENTRY, nth(1)), WindowKey(ENTRY, nth(2))], [WindowKey(ENTRY, nth(3))], []]
 
 

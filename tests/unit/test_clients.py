@@ -11,6 +11,7 @@ import redis
 from apps.credentials import Provider
 from redis.sentinel import SentinelConnectionPool
 from servers import free_port
+from steps import heard
 
 from celery_once_beat.errors import SettingError, StoreUnavailableError
 from celery_once_beat.settings import Settings
@@ -125,7 +126,7 @@ def test_a_provider_that_fails_is_a_redis_that_is_away(redis_url: str, provider:
     """Its service may be back in a moment; it can't end the process."""
     store = Store(Settings(redis_url=redis_url, redis_options={"credential_provider": f"apps.credentials.{provider}"}))
     with pytest.raises(StoreUnavailableError, match=words) as caught:
-        store.heartbeat("beat-1")
+        heard(store, "beat-1")
     assert SECRET not in str(caught.value)
     store.close()
 
@@ -187,7 +188,7 @@ def test_a_server_that_is_away_is_no_wrong_setting(url: str, options: dict[str, 
     store = Store(Settings(redis_url=url.format(SECRET, free_port()), redis_options=options))
     for _ in range(2):
         with pytest.raises(StoreUnavailableError, match=words) as caught:
-            store.heartbeat("beat-1")
+            heard(store, "beat-1")
         assert SECRET not in str(caught.value)
     store.close()
 
@@ -215,4 +216,4 @@ def test_an_option_that_no_client_knows_is_an_error_of_the_setting(url: str) -> 
     """At the latest when the first connection is made; here without one."""
     store = Store(Settings(redis_url=url, redis_options={"sokket_timeout": 1, "master_name": "m"}))
     with pytest.raises(SettingError, match="once_beat_redis_options"):
-        store.heartbeat("beat-1")
+        heard(store, "beat-1")

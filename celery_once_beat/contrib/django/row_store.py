@@ -38,10 +38,10 @@ def leave_rows(store: Store, beat: str, left: Iterable[tuple[str, str]]) -> list
     Returns for each ``unloaded``, ``kept`` or ``unknown``, by whichever definition. What a row had by a name that no
     living beat has it by is then kept for its next load: see :func:`find_rows`.
     """
-    requests = [
-        UNLOAD.request(store.keys.of_load(entry, row), beat=beat, fingerprint="", row=row) for entry, row in left
-    ]
-    return store.trip.run(requests)
+    about = store.keys.about
+    return store.trip.run(
+        [UNLOAD.request(about(entry, row), beat=beat, fingerprint="", row=row) for entry, row in left]
+    )
 
 
 def mark_spent(

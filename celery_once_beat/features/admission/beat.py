@@ -62,7 +62,7 @@ class Part(BeatPart):
         """Return the windows that get a slot."""
         self._next = steady() + _EVERY
         waiting = any(isinstance(each, FreeSlots) and each.waiting for each in replies)
-        self._some_wait = "admission" in found.work or waiting
+        self._some_wait = bool(found.with_work("admission")) or waiting
         return self._make_due(replies)
 
     def due_in(self) -> float:

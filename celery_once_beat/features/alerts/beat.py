@@ -72,7 +72,7 @@ class Part(BeatPart):
 
     def after_sweep(self, found: Overdue, replies: Sequence[Any]) -> Iterable[WindowKey]:
         """Note where there are alerts."""
-        self._shards = found.work.get("alerts", ())
+        self._shards = found.with_work("alerts")
         return ()
 
     def work(self) -> None:
