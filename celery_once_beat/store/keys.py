@@ -37,8 +37,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     limit:{<limit>}:fewest      how many slots a worker knew that found none; a minute
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>
-                                the same for a window of a user's key; the retention, or as long as the window, if that
-                                is longer
+                                of a window of a user's key: that its message is out, and as above; the retention, or as
+                                long as the window, if that is longer
     orders                      who ordered what lately → when, server ms, display only; 90 days, 2 MB
     workers                     <worker> <broker> <queue> that it consumes → when it reported that last, server ms
                                 (``lua/consume.lua``); a day

@@ -333,7 +333,7 @@ def test_what_no_replica_has_begun_is_given_back(redis_url, raw, monkeypatch) ->
 
 def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     """Each verb answers its owner as the first time, and others that it is taken."""
-    store = Store(Settings(redis_url=redis_url, publish_timeout=20.0))
+    store = Store(Settings(redis_url=redis_url))
     now = datetime.now(UTC)
     window = KeyedWindow("key", now - timedelta(minutes=1), now + timedelta(minutes=1))
     past = KeyedWindow("key", now - timedelta(minutes=3), now - timedelta(minutes=2))
@@ -343,21 +343,14 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
         reply = begin(other, "A")
         assert isinstance(reply, Elsewhen)
         assert abs((reply.now - now).total_seconds()) < 30
-        assert isinstance(claim_key(store, other, "one", now=True), Elsewhen)
-    assert claim_key(store, window, "one") == Claimed(0, None)
-    assert claim_key(store, window, "one") == Claimed(0, None), "its reply was lost"
-    assert claim_key(store, window, "two", now=True) == Claimed(0, None), "the first may have died"
-    assert not confirm_key(store, window, "one", published=False), "the second may publish it"
-    assert confirm_key(store, window, "two", published=False)
-    assert claim_key(store, window, "one") == claim_key(store, window, "two") == Claimed(0, None)
+        assert isinstance(claim_key(store, other, now=True), Elsewhen)
+    assert claim_key(store, window) == claim_key(store, window, now=True) == Claimed(0, None), "the first may have died"
+    assert not raw.keys("once:key:*claim:*")
+    for _ in ("it is out", "its reply was lost"):
+        confirm_key(store, window)
     (claim,) = raw.keys("once:key:*claim:*")
-    assert raw.ttl(claim) <= 20
-    assert confirm_key(store, window, "one", published=True), "it is out, whoever else has claimed it"
-    assert confirm_key(store, window, "one", published=True), "its reply was lost"
-    assert raw.ttl(claim) > 20, "remembered for the retention, not for the publish"
-    assert claim_key(store, window, "three") == Unchanged("taken")
-    assert not confirm_key(store, window, "two", published=False)
-    assert claim_key(store, window, "three") == Unchanged("taken")
+    assert raw.ttl(claim) > 20, "remembered for the retention"
+    assert claim_key(store, window) == Unchanged("taken")
 
     begun = begin(window, "A")
     assert isinstance(begun, Begun)
@@ -372,7 +365,7 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
     store.finish(Ending(window, "B", begun.fence, "done", tracked=False))
     assert begin(window, "C") == Closed()
     raw.delete(*raw.keys("once:key:*claim:*"))
-    assert claim_key(store, window, "four") == Unchanged("taken"), "it ran: who published it died before the confirm"
+    assert claim_key(store, window) == Unchanged("taken"), "it ran: who published it died before the confirm"
     store.close()
 
 
@@ -426,9 +419,7 @@ def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
     def mail(user: str) -> None: ...
 
     window = Window("report", datetime(2026, 11, 21, 8, tzinfo=UTC), None)
-    store = store_of(app)
-    keyed = KeyedWindow("mail@report:ann", window.start, None)
-    assert claim_key(store, keyed, "somebody who died") == Claimed(0, None)
+    assert claim_key(store_of(app), KeyedWindow("mail@report:ann", window.start, None)) == Claimed(0, None), "and dies"
     assert mail.apply_once(("ann",), key="ann", window=window) is not None
     assert mail.apply_once(("ann",), key="ann", window=window) is None
     assert system.waiting() == 1

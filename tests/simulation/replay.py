@@ -27,7 +27,7 @@ _MOST_STATES = 256
 _OF_LIMITS = {"acquire_slot", "renew_slot", "release_slot", "free_slots"}
 #: Verbs that change no window, but for what is said of it.
 _OF_NO_WINDOW = {"heartbeat", "consume", "sweep", "read", "note", "marks", "spent", "alerts", "alerted", *_OF_LIMITS}
-_KEYS_OF_OTHERS = {"key_claim", "key_confirm"}
+_KEYS_OF_OTHERS = {"key_claim"}
 _BEYOND = "calls on entries with a buffer or a limit, or whose failures pause them"
 
 

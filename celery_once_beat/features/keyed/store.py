@@ -37,8 +37,7 @@ def _read_claim(reply: list[Any]) -> Claimed | Unchanged | Elsewhen:
 
 
 BEGIN_NOW: Any = replace(BEGIN, read=_read_begin_now)
-KEY_CLAIM = Verb("key_claim", "claim run", "claimant publish_timeout:span starts_at:time", _read_claim, feature="keyed")
-KEY_CONFIRM = Verb("key_confirm", "claim", "claimant published:flag retention:life", read_word, feature="keyed")
+KEY_CLAIM = Verb("key_claim", "claim run", "starts_at:time", _read_claim, feature="keyed")
 OPEN_CHILD = Verb(
     "open_child",
     "entry open run",
@@ -54,10 +53,14 @@ def special(settings: Settings, window: WindowKey) -> dict[str, Any] | None:
     """Return what a verb's arguments are for a window of a key: it is remembered for as long as it lasts."""
     if not isinstance(window, KeyedWindow):
         return None
-    lasts = (window.end - window.start).total_seconds() if window.end else 0.0
-    remembered = max(settings.retention, lasts)
+    remembered = _remembered(settings, window)
     known = {"marker_ttl": remembered, "retention": remembered, "history_size": 0}
     return {**known, "keyed": True, "tracked": False, "failure": ""}
+
+
+def _remembered(settings: Settings, window: KeyedWindow) -> float:
+    lasts = (window.end - window.start).total_seconds() if window.end else 0.0
+    return max(settings.retention, lasts)
 
 
 def begin_now(store: Store, window: KeyedWindow, owner: str, lease: float) -> Request[Begun | Busy | Closed | Elsewhen]:
@@ -83,23 +86,21 @@ def read_children(store: Store, entry: str, start: datetime) -> list[tuple[str, 
 
 
 def claim_key(
-    store: Store, window: KeyedWindow, claimant: str, *, now: bool = False, note: Iterable[tuple[Any, ...]] = ()
+    store: Store, window: KeyedWindow, *, now: bool = False, note: Iterable[tuple[Any, ...]] = ()
 ) -> Claimed | Unchanged | Elsewhen:
-    """Take the right to publish the message of ``window``; ``claimant`` is a name used for this claim alone.
+    """Ask for the right to publish the message of ``window``: whoever asks has it, until one has confirmed it.
 
     Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
     time lies outside of the window. ``note`` is sent with it.
     """
-    request = store.of_window(KEY_CLAIM, window, claimant=claimant, ends_at=window.end, now_only=now)
+    request = store.of_window(KEY_CLAIM, window, ends_at=window.end, now_only=now)
     return raised(store.trip.send([request, *note])[0])  # type: ignore[no-any-return]
 
 
-def confirm_key(store: Store, window: KeyedWindow, claimant: str, *, published: bool) -> bool:
-    """Say whether the message of a claimed ``window`` went out; returns whether that is written down.
-
-    It isn't if the message didn't go out and another has claimed the window since.
-    """
-    return store.trip.one(store.of_window(KEY_CONFIRM, window, claimant=claimant, published=published)) == "confirmed"
+def confirm_key(store: Store, window: KeyedWindow) -> None:
+    """Note that the message of ``window`` is out: nobody publishes it for as long as the window is remembered."""
+    claim = store.keys.of_window(window, format_instant(window.start))["claim"]
+    raised(store.trip.send([("SET", claim, "sent", "PX", ms(_remembered(store.settings, window)))])[0])
 
 
 #: Most children that are noted of one entry's windows.

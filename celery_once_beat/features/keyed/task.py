@@ -415,29 +415,25 @@ class Child:
         if self._tracked and not self._task.app.conf.task_always_eager:
             child = self.tracked(args, kwargs, options)
             return child.publish() if child.open() else None
-        store, claimant = store_of(self._task.app), uuid.uuid4().hex
+        store = store_of(self._task.app)
         window = self._window(datetime.now(timezone.utc))
         note = []
         if self._within and window:
             note = note_child(store, self._within, self._name, self._sent_as(options, window))
-        reply = claim_key(store, _keyed(window), claimant, now=self._within is None, note=note) if window else None
+        reply = claim_key(store, _keyed(window), now=self._within is None, note=note) if window else None
         if isinstance(reply, Elsewhen):  # the server's clock counts
             window = self._window(reply.now)
-            reply = claim_key(store, _keyed(window), claimant) if window else None
+            reply = claim_key(store, _keyed(window)) if window else None
         if window is None or not isinstance(reply, Claimed):
             return None
         sent_as = self._sent_as(options, window)
         options = {**options, "task_id": sent_as, "headers": with_window(options.get("headers"), window, sent_as)}
-        published = False
+        result = self._task.apply_async(args, kwargs, **options)
         try:
-            result = self._task.apply_async(args, kwargs, **options)
-            published = True
-        finally:
-            try:
-                confirm_key(store, _keyed(window), claimant, published=published)
-            except OnceError as exc:
-                # The next caller publishes it again; the worker refuses that copy.
-                logger.debug("once: claim of %s not confirmed: %s", window.entry, exc)
+            confirm_key(store, _keyed(window))
+        except OnceError as exc:
+            # The next caller publishes it again; the worker refuses that copy.
+            logger.debug("once: %s not confirmed: %s", window.entry, exc)
         return result
 
 
