@@ -91,19 +91,13 @@ begin-deadline | store/lua/begin.lua | the deadline of a window that runs lies b
 - write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 + write_window(window, NOW + DAY, 'fence', int(fence))
 overlap-skip | features/admission/lua/before_begin.lua | without overlap a window is skipped while another runs
--     return {outcome = 'skipped'}
--   end
--   if overlap() == 'buffer_all'
-+     return nil
-+   end
-+   if overlap() == 'buffer_all'
+- local policy, itself = is_new(window) and overlap, false
++ if is_new(window) and overlap == 'skip' then return nil end
++ local policy, itself = is_new(window) and overlap, false
 overlap-waits | features/admission/lua/before_begin.lua | without overlap what has begun before waits for the one that runs
--     return wait('waits_turn', first)
--   end
--   if overlap() == 'skip'
-+     return nil
-+   end
-+   if overlap() == 'skip'
+- local policy, itself = is_new(window) and overlap, false
++ if not is_new(window) then return nil end
++ local policy, itself = is_new(window) and overlap, false
 renew-extends | store/lua/renew.lua | a renewal keeps the run key
 - if redis.call('PEXPIRE', RUN, LEASE) == 0 then
 + if false then
@@ -225,8 +219,8 @@ sweep-forgotten | store/lua/sweep.lua | a beat that was silent for too long is t
 - redis.call('ZREM', BEATS, beat)
 + local _ = beat
 buffer-waits | features/admission/lua/before_begin.lua | with a buffer a window waits while another of its entry has the turn
-- local first = window and one_by_one() and waits_for(window)
-+ local first = window and overlap() == 'skip' and waits_for(window)
+- local first = window and one_by_one and waits_for(window)
++ local first = window and overlap == 'skip' and waits_for(window)
 buffer-order | features/admission/lua/line.lua | of those that wait the oldest goes first
 - return first < second or first == second and one.start < other.start
 + return first < second or first == second and one.start > other.start
@@ -238,7 +232,7 @@ end-calls | store/lua/pieces/ends.lua | what ends a window makes the next in lin
 begin-calls | features/admission/lua/on_wait.lua | a window that waits for one in line makes that one overdue if nobody has the turn
 -     call_next()
 limit-waits | features/admission/lua/before_begin.lua | for which there is no slot, that window doesn't begin
-- return NO_SLOT ~= '' and wait('waits_slot', '') or nil
+- return NO_SLOT ~= '' and waits or nil
 + return nil
 limit-counts | features/admission/lua/acquire_slot.lua | no more slots are given than there are
 - elseif redis.call('ZCARD', SLOTS) < MOST then

@@ -52,7 +52,7 @@ _ACQUIRED = f"{_OF_SLOT} most:number length:span"
 _RENEWED = f"{_OF_SLOT} length:span takes_over:flag"
 _KEYS = "slots waiting fewest called"
 ACQUIRE_SLOT = Verb("acquire_slot", _KEYS, _ACQUIRED, _read_acquire, waits=True, feature="admission")
-RENEW_SLOT = Verb("renew_slot", "slots waiting", _RENEWED, codec.read_word, waits=True, feature="admission")
+RENEW_SLOT = Verb("renew_slot", "slots", _RENEWED, codec.read_word, waits=True, feature="admission")
 RELEASE_SLOT = Verb("release_slot", "slots waiting", f"{_OF_SLOT} forget:flag", codec.read_word, feature="admission")
 #: ``overlap`` is the task's, which counts unless the entry has one of its own. ``no_slot`` is the name of the window's
 #: limit if that has none free: so it can only wait, or end.

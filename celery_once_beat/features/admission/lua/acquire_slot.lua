@@ -16,18 +16,18 @@ redis.call('ZREMRANGEBYSCORE', SLOTS, '-inf', NOW) -- needs no memory, for a ful
 local asked = redis.call('ZSCORE', CALLED, WINDOW)
 redis.call('ZREM', CALLED, WINDOW)
 local slot, owner = slot_of(WINDOW)
-local answer
+local answer = 'acquired'
 if slot then
   redis.call('ZADD', SLOTS, 'GT', NOW + LENGTH, slot)
   answer = owner == OWNER and 'acquired' or 'shared'
 elseif redis.call('ZCARD', SLOTS) < MOST then
   redis.call('ZREM', WAITING, WINDOW)
   redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
-  answer = 'acquired'
 else
   redis.call('ZADD', WAITING, 'NX', asked or TIME[1] * 1000000 + TIME[2], WINDOW)
   redis.call('SET', FEWEST, int(MOST), 'PX', FEWEST_FOR)
   answer = 'full'
 end
-keep_limit()
+redis.call('PEXPIRE', SLOTS, DAY)
+redis.call('PEXPIRE', WAITING, DAY)
 return {answer}

@@ -20,31 +20,25 @@ local function passed_over(first)
   return over, over[1] and over[#over].start > START
 end
 
-local function wait(state, first, over)
-  return {state = state, first = first, over = over or {}, limit = NO_SLOT, in_line = one_by_one()}
-end
-
 -- `window` is nil where the window is not open.
 local function admission_before_begin(window)
-  local first = window and one_by_one() and waits_for(window)
+  local first = window and one_by_one and waits_for(window)
+  local waits = {state = 'waits_slot', first = '', over = {}, limit = NO_SLOT, in_line = one_by_one}
   if not first then
-    return NO_SLOT ~= '' and wait('waits_slot', '') or nil
+    return NO_SLOT ~= '' and waits or nil
   end
-  if not is_new(window) then
-    return wait('waits_turn', first)
+  waits.state, waits.first = 'waits_turn', first
+  local policy, itself = is_new(window) and overlap, false
+  if policy == 'buffer_one' then
+    waits.over, itself = passed_over(first)
+  elseif policy and policy ~= 'skip' and policy ~= 'buffer_all' then
+    bad_field('overlap', policy, 'a policy that this version knows')
   end
-  if overlap() == 'skip' then
+  if policy == 'skip' or itself then
     return {outcome = 'skipped'}
   end
-  if overlap() == 'buffer_all' then
-    if window.state == 'held' and #read_line() >= MOST_WAITING then
-      return {outcome = 'skipped', why = MOST_WAITING .. ' windows of its entry wait already'}
-    end
-    return wait('waits_turn', first)
+  if policy == 'buffer_all' and window.state == 'held' and #read_line() >= MOST_WAITING then
+    return {outcome = 'skipped', why = MOST_WAITING .. ' windows of its entry wait already'}
   end
-  if overlap() ~= 'buffer_one' then
-    bad_field('overlap', overlap(), 'a policy that this version knows')
-  end
-  local over, itself = passed_over(first)
-  return itself and {outcome = 'skipped'} or wait('waits_turn', first, over)
+  return waits
 end

@@ -22,8 +22,3 @@ local function slot_of(window)
     end
   end
 end
-
-local function keep_limit()
-  redis.call('PEXPIRE', SLOTS, DAY)
-  redis.call('PEXPIRE', WAITING, DAY)
-end

@@ -1,7 +1,7 @@
 -- include: line, one_by_one
 
 local function admission_on_begin()
-  if not one_by_one() then
+  if not one_by_one then
     return false
   end
   redis.call('HSET', ENTRY, 'running', START)

@@ -4,11 +4,5 @@
 -- takes: overlap
 -- fields: overlap
 
-local function overlap()
-  local of_entry = entry.overlap or '-'
-  return of_entry == '-' and OVERLAP or of_entry
-end
-
-local function one_by_one()
-  return overlap() ~= 'allow'
-end
+local overlap = (entry.overlap or '-') == '-' and OVERLAP or entry.overlap
+local one_by_one = overlap ~= 'allow'

@@ -9,7 +9,7 @@ local slot, owner = slot_of(WINDOW)
 if not slot or owner ~= OWNER and not TAKES_OVER then
   return {'lost'}
 end
-keep_limit() -- needs no memory, for a full server
+redis.call('PEXPIRE', SLOTS, DAY) -- needs no memory, for a full server
 redis.call('ZADD', SLOTS, NOW + LENGTH, OWNER .. ' ' .. WINDOW)
 if owner ~= OWNER then
   redis.call('ZREM', SLOTS, slot) -- not before: without a member the key would be gone, and come back without its expiry

@@ -2,5 +2,5 @@
 -- takes: no_slot
 
 local function admission_wants_begin()
-  return NO_SLOT ~= '' or one_by_one()
+  return NO_SLOT ~= '' or one_by_one
 end
