@@ -15,11 +15,8 @@ local LONGEST_TIMES = 1000
 -- The counters with one more; nil where they can't be read.
 local function count_time(counters, letter, ms)
   local bound = 'inf'
-  for _, each in ipairs(BOUNDS) do
-    if ms <= each then
-      bound = each
-      break
-    end
+  for place = #BOUNDS, 1, -1 do
+    bound = ms <= BOUNDS[place] and BOUNDS[place] or bound
   end
   local name = ' ' .. letter .. bound .. ':'
   local before, number, behind = string.match(counters, '^(.*' .. name .. ')(%d*)(.*)$')
@@ -36,21 +33,16 @@ local function times_on_end(window, fields, ran)
   if window.fence == 0 or not late or #counters > LONGEST_TIMES then
     return
   end
-  local function add(sum, letter, ms)
-    ms = math.max(ms, 0)
-    counters = counters and count_time(counters, letter, ms)
-    return sum + ms
+  local once = window.attempts == 1 and window.retry == 0
+  local took = {window.backfill == 0 and window.fence - STARTS_AT, once and window.fence - window.claimed, ran}
+  local sums = {late, queued, all_ran}
+  for place, letter in ipairs({'l', 'q', 'r'}) do
+    local ms = took[place] and math.max(took[place], 0)
+    if ms then
+      sums[place], counters = sums[place] + ms, counters and count_time(counters, letter, ms)
+    end
   end
-  if window.backfill == 0 then
-    late = add(late, 'l', window.fence - STARTS_AT)
-  end
-  if window.attempts == 1 and window.retry == 0 then
-    queued = add(queued, 'q', window.fence - window.claimed)
-  end
-  if ran then
-    all_ran = add(all_ran, 'r', ran)
-  end
-  if counters and math.max(late, queued, all_ran) < TOO_LARGE then
-    fields[#fields + 1], fields[#fields + 2] = 'times', string.format('%.0f %.0f %.0f%s', late, queued, all_ran, counters)
+  if counters and math.max(unpack(sums)) < TOO_LARGE then
+    fields[#fields + 1], fields[#fields + 2] = 'times', string.format('%.0f %.0f %.0f', unpack(sums)) .. counters
   end
 end
