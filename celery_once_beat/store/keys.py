@@ -39,7 +39,7 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     key:{<hash>}:claim|run:<key>:<start>
                                 of a window of a user's key: that its message is out, and as above; the retention, or as
                                 long as the window, if that is longer
-    orders                      who ordered what lately → when, server ms, display only; 90 days, 2 MB
+    orders                      who ordered what lately → when, server ms, display only; 90 days, 10,000 of them
     workers                     <worker> <broker> <queue> that it consumes → when it reported that last, server ms
                                 (``lua/consume.lua``); a day
     beats                       live beats → last seen, server ms, display only; BEAT_TTL

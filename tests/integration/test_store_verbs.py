@@ -1186,7 +1186,7 @@ def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules
 
 
 def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
-    """Newest first, by the server's clock: that of 90 days, however many others came, and of that so many bytes."""
+    """Newest first, by the server's clock: that of 90 days, and of that so many records."""
     orders, day = stage.store.keys.orders, 86_400_000
     for days in (91, 89):
         old = f'{days} {{"what": "run", "entry": "{days}", "by": "", "note": "", "about": ""}}'
@@ -1199,11 +1199,13 @@ def test_the_log_of_orders_keeps_what_was_ordered_of_late(stage: Stage) -> None:
     assert abs(in_ms(found[0].at) - stage.now()) < 60_000
     assert stage.raw.pttl(orders) > 89 * day
     ((_, newest),) = stage.raw.zrange(orders, -1, -1, withscores=True)
-    stage.raw.zadd(orders, {"x" * 1_999_000: newest + 1})
-    write_orders(stage.store, {stage.store.new_id(): Order("run", "newest", "anna")})
-    assert 2 < stage.raw.zcard(orders) < 20
-    stage.raw.zrem(orders, "x" * 1_999_000)
-    assert read_orders(stage.store)[0].order.entry == "newest"
+    stage.raw.zadd(orders, {f"{number} x": newest + number for number in range(10_000)})
+    write_orders(stage.store, {"refused": Order("run", "entry", "anna")})
+    write_orders(stage.store, {"refused": Order("run", "entry", "anna", about="refused: why")})
+    assert stage.raw.zcard(orders) == 10_000
+    assert [record.order.about for record in read_orders(stage.store)][:2] == ["refused: why", ""], (
+        "what was refused once"
+    )
 
 
 def test_an_order_that_is_sent_twice_stands_once(stage: Stage) -> None:

@@ -129,7 +129,7 @@ def pause_many(
 def write_orders(store: Store, orders: Mapping[str, Order]) -> None:
     """Write down who orders what, by their ids, for people. Before it is carried out: so nothing is that isn't.
 
-    An order with the same id replaces the earlier one.
+    Of two orders with the same id the later counts.
     """
     for reply in store.trip.run([*itertools.starmap(partial(_note, store), orders.items())]):
         raised(reply)
@@ -159,9 +159,14 @@ def encode_order(order: Order) -> str:
 def decode_orders(key: str, reply: Any) -> list[OrderRecord]:
     """Read the log of orders, ``key``, newest first. What is no order is named in the place of one."""
     records = []
+    seen = set()
     for text, at in reversed(as_pairs(reply)):
+        request, _, words = text.partition(" ")
+        if request in seen:  # that order was refused
+            continue
+        seen.add(request)
         try:
-            order = read_object(text.partition(" ")[2])
+            order = read_object(words)
             known = {field.name: typed(order, field.name, str, "a text")[:LONGEST_WORDS] for field in fields(Order)}
             records.append(OrderRecord(instant(at), Order(**known)))
         except ValueError:
