@@ -28,12 +28,9 @@ def _read_begin_now(reply: list[Any]) -> Any:
 
 
 def _read_claim(reply: list[Any]) -> Claimed | Unchanged | Elsewhen:
-    match reply[0]:
-        case "claimed":
-            return Claimed(0, None)
-        case "elsewhen":
-            return Elsewhen(instant(reply[1]))
-    return Unchanged(read_word(reply))
+    if reply[0] == "elsewhen":
+        return Elsewhen(instant(reply[1]))
+    return Claimed(0, None) if reply[0] == "claimed" else Unchanged(read_word(reply))
 
 
 BEGIN_NOW: Any = replace(BEGIN, read=_read_begin_now)

@@ -56,21 +56,15 @@ class Open:
 
 
 def _read_backfill(reply: list[Any]) -> Claimed | Open | Unknown:
-    match reply[0]:
-        case "claimed":
-            return Claimed(whole(reply[1]), instant_or_none(reply[2]), ordered=instant_or_none(reply[3]))
-        case "open":
-            return Open()
-    return Unknown()
+    if reply[0] == "claimed":
+        return Claimed(whole(reply[1]), instant_or_none(reply[2]), ordered=instant_or_none(reply[3]))
+    return Open() if reply[0] == "open" else Unknown()
 
 
 def _read_abandon(reply: list[Any]) -> Finished | Busy | Unchanged:
-    match reply[0]:
-        case "finished":
-            return Finished()
-        case "busy":
-            return Busy(reply[1])
-    return Unchanged()
+    if reply[0] == "busy":
+        return Busy(reply[1])
+    return Finished() if reply[0] == "finished" else Unchanged()
 
 
 BACKFILL = Verb(

@@ -11,11 +11,10 @@
 
 -- The start of another window that has the turn: it runs, waits for its retry, or died and a beat may recover it still.
 local function turn_holder()
-  local start = last_that_began()
-  local window = another_taken_up(start)
+  local window = another_taken_up()
   local ahead = window and window.deadline - NOW
   if ahead and (ahead > 0 or ahead + PATIENCE > 0 and not ended_by_rule(window)) then
-    return start
+    return window.start
   end
 end
 
@@ -53,12 +52,8 @@ end
 
 -- The start of the window that goes before this one; nil: it is this one's turn.
 local function waits_for(window)
-  local holder = turn_holder()
-  if holder then
-    return holder
-  end
   local first = entry.waits and read_line()[1]
-  return first and goes_before(first, window) and first.start or nil
+  return turn_holder() or first and goes_before(first, window) and first.start or nil
 end
 
 -- If nobody has the turn, the first in line is overdue now; unless its message is out, or it waits for a slot.

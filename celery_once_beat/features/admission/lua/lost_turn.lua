@@ -4,11 +4,11 @@
 -- fields: overlap
 
 local function admission_lost_turn()
-  local start, by_task = last_that_began(), (entry.overlap or '-') == '-'
-  if entry.overlap == 'allow' or by_task and not start then
+  local by_task = (entry.overlap or '-') == '-'
+  if entry.overlap == 'allow' or by_task and not last_that_began() then
     return false -- nobody says that windows of the entry run one by one
   end
-  local window = another_taken_up(start)
+  local window = another_taken_up()
   if window and window.deadline > NOW then
     return true
   end

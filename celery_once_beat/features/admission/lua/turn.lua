@@ -10,9 +10,10 @@ local function is_taken_up(window)
   return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
 end
 
--- Another window of the entry that is open, has begun, and neither waits nor is to run again; else nil. An execution has
--- it, or its retry does, if its deadline lies ahead, too.
-local function another_taken_up(start)
+-- The window of the entry that began last, if it is another one, open, and neither waits nor is to run again; else nil. An
+-- execution has it, or its retry does, if its deadline lies ahead, too.
+local function another_taken_up()
+  local start = last_that_began()
   local account = start and start ~= START and redis.call('HGET', ENTRY, 'w:' .. start)
   local window = account and find_window(start, account)
   return window and is_taken_up(window) and window
