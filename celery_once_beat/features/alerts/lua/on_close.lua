@@ -27,13 +27,12 @@ end
 
 -- This window failed, or is done: that counts for the failures in a row. A foreign text in their place is none.
 local function count_failure(outcome)
-  local number, starts = string.match(entry.streak or '0', '^(%d+)([%dTZ:. -]*)$')
-  number, starts = number and whole(number) or 0, starts or ''
   if outcome == 'done' then
     redis.call('HDEL', ENTRY, 'streak')
     return
   end
-  number, starts = number + 1, starts .. ' ' .. START
+  local number, starts = string.match(entry.streak or '0', '^(%d+)([%dTZ:. -]*)$')
+  number, starts = (number and whole(number) or 0) + 1, (starts or '') .. ' ' .. START
   starts = string.sub(starts, -MOST_NAMED * (#START + 1))
   if number < entry.pause_after_failures then
     redis.call('HSET', ENTRY, 'streak', int(number) .. starts)

@@ -35,21 +35,19 @@ local function read_definition()
     return nil
   end
   if fields[1] ~= VERSION then
-    local newer = fields[1] and whole(fields[1])
-    error(newer and 'NEWER ' .. fields[1] or 'BADDATA ' .. DEF .. ' has no version')
+    error(whole(fields[1] or '') and 'NEWER ' .. fields[1] or 'BADDATA ' .. DEF .. ' has no version')
   end
   local version, at = whole(fields[2]) or bad_field('version', fields[2], 'a whole number', DEF), fields[4] or ''
   if not is_instant(at) then
     bad_field('at', at, 'an instant', DEF)
   end
-  return {
-    version = version, text = fields[3] or '', at = at, paused = fields[5] == '1', there = fields[6] ~= '1',
-    first = fields[7],
-  }
+  local there = fields[6] ~= '1'
+  local paused, first = there and fields[5] == '1', there and fields[7]
+  return {version = version, at = at, there = there, text = there and fields[3] or '', paused = paused, first = first}
 end
 
--- What there was before this script; `there` if it isn't deleted.
-local before = read_definition() or {version = 0, at = '', there = false}
+-- What there was before this script; `there` if it isn't deleted. Of a deleted one only its version and time count.
+local before = read_definition() or {version = 0, at = '', there = false, text = '', paused = false}
 -- The entry's cursor before this script; nil if it has none. Whether a definition that is set is put in force: no living beat's
 -- own schedule has the entry.
 local cursor, in_force = unpack(read_fields('fingerprint'), 2)

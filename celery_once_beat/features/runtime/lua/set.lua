@@ -28,9 +28,9 @@ end
 if IF_VERSION and IF_VERSION ~= (before.there and before.version or 0) then
   return conflict()
 end
-local paused = PAUSED == 1 or not PAUSED and before.there and before.paused or false
-local counted = cursor or before.there and before.first or ''
-if before.there and before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
+local paused = PAUSED == 1 or not PAUSED and before.paused
+local counted = cursor or before.first or ''
+if before.text == TEXT and before.paused == paused and COUNTS_FROM <= counted then
   touch_definition()
   if METADATA ~= '' then
     redis.call('HSET', DEF, 'metadata', METADATA)
@@ -44,7 +44,7 @@ if COUNTS_FROM ~= '' and COUNTS_FROM < since and (before.there or COUNTS_FROM > 
   since = COUNTS_FROM > counted and COUNTS_FROM or counted
 end
 
-write_change(change, 'set', before.there and before.text or '')
+write_change(change, 'set', before.text)
 redis.call('HSET', DEF, 'text', TEXT, 'mark', change.mark, 'since', since)
 if not before.there then
   redis.call('HDEL', DEF, 'deleted', 'loaded', 'metadata')
