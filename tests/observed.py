@@ -31,7 +31,6 @@ class Observed:
 
     def __init__(self, system: System, *tools: str) -> None:
         self.system = system
-        self.tools = tools
         self.env: dict[str, Any] = {"OBSERVED": ",".join(tools)}
         system.app = "apps.observed_app"
         # What waits for a worker isn't published again meanwhile, nor what a busy machine publishes or executes slowly.
