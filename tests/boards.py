@@ -23,6 +23,7 @@ from celery_once_beat.windows import parse_instant
 Start = Callable[..., "Board"]
 Visit = Callable[..., Any]
 WORK = "apps.once_app.work"
+TOKEN = "a-token-of-the-tests-0123456789"
 
 #: All rules, the best practices and those that come with WCAG 2.2 too.
 RULES = {
@@ -65,6 +66,15 @@ def start_board(system: System, *arguments: str, name: str = "board", port: int 
     """Start a board for the system's app; returns once it listens."""
     proc = system.celery("once", "dashboard", "--port", str(port), *arguments, name=name, **env)
     return Board(proc, proc.wait_log(r"the board is at (http://[^\s,]+)").group(1))
+
+
+def bearer(token: str = TOKEN) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def row(page: Any, name: str) -> Any:
+    """An entry's row on a page, by its name."""
+    return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
 
 
 def check_page(page: Any) -> set[str]:

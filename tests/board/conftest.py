@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from boards import Board, start_board
+from boards import TOKEN, Board, start_board
 from needs import need
 from system import System
 
@@ -31,6 +31,12 @@ def no_law(request: pytest.FixtureRequest) -> None:
 def board(system: System) -> Callable[..., Board]:
     """Start a board for the system's app, with these options of the command, and this environment."""
     return partial(start_board, system)
+
+
+@pytest.fixture
+def acting(board: Callable[..., Board]) -> Board:
+    """A board on which whoever knows the token may act."""
+    return board("--actions", ONCE_BOARD_TOKEN=TOKEN)
 
 
 @pytest.fixture(scope="module")

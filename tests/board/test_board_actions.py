@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import filled
 import pytest
-from boards import WORK, Answer, Board, Start, Visit, check_page, loaded_of
+from boards import TOKEN, WORK, Answer, Board, Start, Visit, bearer, check_page, loaded_of
 from playwright.sync_api import Locator, Page, expect
 from processes import wait_until
 from system import System
@@ -27,18 +27,9 @@ from celery_once_beat.windows import WindowKey, format_instant
 pytestmark = pytest.mark.xdist_group("chromium")
 
 
-TOKEN = "a-token-of-the-tests-0123456789"
-
-
 @pytest.fixture(autouse=True)
 def hourly(system: System) -> None:
     system.entries = {"hourly": {"task": WORK, "every": 3600.0}}
-
-
-@pytest.fixture
-def acting(board: Start) -> Board:
-    """A board on which whoever knows the token may act."""
-    return board("--actions", ONCE_BOARD_TOKEN=TOKEN)
 
 
 def fill(system: System, windows: int = 4) -> None:
@@ -271,10 +262,6 @@ def form_of(board: Board, line: str) -> Form:
     shown = board.ask(f"/orders/{line}", headers=bearer())
     csrf = re.search(r'name="csrf" value="(\w+)"', shown.text)
     return Form(board, f"/orders/{line}", shown.headers["set-cookie"].partition(";")[0], csrf[1])
-
-
-def bearer() -> dict[str, str]:
-    return {"authorization": f"Bearer {TOKEN}"}
 
 
 def test_it_only_reads_unless_told_otherwise(system: System, board: Start) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import filled
 import pytest
-from boards import WORK, Board, Start, Visit, check_page, loaded_of
+from boards import WORK, Board, Start, Visit, bearer, check_page, loaded_of, row
 from playwright.sync_api import Locator, Page, expect
 from system import System
 
@@ -18,7 +18,6 @@ from celery_once_beat.features.orders.store import read_orders
 
 pytestmark = [pytest.mark.xdist_group("chromium"), pytest.mark.long]
 
-TOKEN = "a-token-of-the-tests-0123456789"
 FAILURE = "TimeoutError: no answer of the mail server within 30 s, which is said in a sentence that is rather long"
 #: By the strip's name of what they need.
 LOOKS = {
@@ -57,10 +56,6 @@ def night(system: System) -> Iterator[System]:
 
 def names(page: Page) -> Locator:
     return page.locator("[role=rowheader] a")
-
-
-def row(page: Page, name: str) -> Locator:
-    return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
 
 
 def test_what_needs_attention_is_seen_at_first_glance(night: System, board: Start, visit: Visit) -> None:
@@ -203,14 +198,9 @@ def test_a_story_has_an_address(night: System, board: Start, visit: Visit) -> No
     expect(story).to_contain_text(re.compile("worker jobs-1 hasn't reported since .*Kill it \\(kill -9", re.DOTALL))
 
 
-@pytest.fixture
-def acting(night: System, board: Start) -> Board:
-    return board("--actions", ONCE_BOARD_TOKEN=TOKEN)
-
-
 def test_acting_where_one_looks(night: System, acting: Board, visit: Visit) -> None:
     """Several rows at once, or one in its story, by a name that is asked for once; one that fails keeps none back."""
-    page = visit(acting.url, live=True, extra_http_headers={"authorization": f"Bearer {TOKEN}"})
+    page = visit(acting.url, live=True, extra_http_headers=bearer())
     form, done, refused = page.locator("#act"), page.locator("p.done"), page.locator("p.refused")
     expect(form).to_be_hidden()
     for name in ("fine", "failing"):
@@ -296,7 +286,7 @@ CHURN = """() => new Promise(done => {
 
 def test_by_keyboard_on_paper_and_in_large(night: System, acting: Board, visit: Visit) -> None:
     """Single keys, a skip link, nothing written while nothing changes, 200 % zoom, and a page to print."""
-    page = visit(acting.url, live=True, extra_http_headers={"authorization": f"Bearer {TOKEN}"})
+    page = visit(acting.url, live=True, extra_http_headers=bearer())
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the entries")).to_be_in_viewport()
     page.keyboard.press("Enter")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import filled
 import pytest
-from boards import WORK, Start, Visit, loaded_of
+from boards import WORK, Start, Visit, loaded_of, row
 from playwright.sync_api import expect
 from system import System
 
@@ -43,13 +43,13 @@ def test_names_are_shown_as_they_are(system: System, board: Start, visit: Visit)
     assert sorted(page.locator("[role=rowheader] a").all_text_contents()) == sorted(NAMES.values())
     filled.execute(system.store, filled.claim(system.store, list(loaded.entries)), "failed")
     for shown in NAMES.values():
-        row = page.get_by_role("row").filter(has=page.get_by_text(shown, exact=True))
-        expect(row.locator(".cells a")).to_have_count(2)
-        expect(row.locator(".failed")).to_have_attribute("aria-label", says(shown))
-        row.locator(".failed").click()
+        found = row(page, shown)
+        expect(found.locator(".cells a")).to_have_count(2)
+        expect(found.locator(".failed")).to_have_attribute("aria-label", says(shown))
+        found.locator(".failed").click()
         expect(page.get_by_role("dialog").get_by_role("heading")).to_have_text(shown)
         page.keyboard.press("Escape")
-        row.get_by_role("rowheader").get_by_role("link").click()
+        found.get_by_role("rowheader").get_by_role("link").click()
         expect(page.get_by_role("dialog").get_by_role("heading").first).to_have_text(shown)
         page.keyboard.press("Escape")
     assert page.locator("img, base, script:not([src])").count() == 0
@@ -96,14 +96,11 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
         client.expire("once:beats", 600)
     expect(page.locator("#beats")).to_contain_text("<script>alert(1)</script>")
 
-    def row(name: str):
-        return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
-
-    expect(row("typed").locator(".attention")).to_contain_text("expected a hash")
-    expect(row("past").locator(".attention")).to_contain_text("can't be read")
-    expect(row("good").locator(".attention")).to_contain_text("can't be read")
+    expect(row(page, "typed").locator(".attention")).to_contain_text("expected a hash")
+    expect(row(page, "past").locator(".attention")).to_contain_text("can't be read")
+    expect(row(page, "good").locator(".attention")).to_contain_text("can't be read")
     expect(page.get_by_role("row").filter(has_text=r"\udcff<script>alert(1)</script>")).to_be_visible()
-    row("good").get_by_role("rowheader").get_by_role("link").click()
+    row(page, "good").get_by_role("rowheader").get_by_role("link").click()
     page.get_by_role("dialog").get_by_role("link", name="1 January").click()
     expect(page.get_by_role("dialog")).to_contain_text("this version doesn't know it")
     assert there.ask("/metrics").status == 200
