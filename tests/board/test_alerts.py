@@ -5,7 +5,6 @@ promtool evaluates the rules on what a report exports. Faults that people are to
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,13 +17,12 @@ import yaml
 from processes import wait_until
 from prometheus import PHASE, AlertmanagerServer, Recording, tell
 from servers import RedisServer
-from system import System, rare
+from system import System
 
 from celery_once_beat.features.times.store import Histogram
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, StuckQueue, WindowStatus
 from celery_once_beat.status.metrics import OnceCollector
 from celery_once_beat.store import Loss
-from celery_once_beat.windows import parse_instant, task_id
 
 pytestmark = pytest.mark.long
 
@@ -257,105 +255,3 @@ def test_redis_loses_its_data(system: System, start_redis: Callable[..., RedisSe
     after.stop()
     seen = wait_until(lambda: not (found := system.status("tock"))["beats"] and found, "none is left", 60)
     assert [trouble["reason"] for trouble in seen["troubles"]] == ["no beat", "data lost"], "it is seen on"
-
-
-def test_an_entry_is_paused(system: System, start_redis: Callable[..., RedisServer]) -> None:
-    """By its failures, or by somebody: status says by whom, since when and why, until it is resumed."""
-    server = start_redis(faketime=0)
-    system.use_store(server.url())
-    failing = {"task": "apps.once_app.ending", "args": ["fails"], "options": {"once": {"pause_after_failures": 2}}}
-    system.entries = {"failing": {**failing, "every": 1.0}, "tick": {"task": WORK, "every": 1.0}}
-    system.worker().wait_ready()
-    beat = system.beat().wait_ready()
-    wait_metric(system, "stopped", entry="failing")
-    seen = system.status("failing")
-    assert seen["entry"]["reasons"][0] == "stopped"
-    assert re.match(r"paused .* ago by pause_after_failures: 2 windows in a row failed: ", seen["attention"])
-    system.once("pause", "tick", "--by", "anna", "--note", "a \x1b[2Jnote")
-    beat.stop()
-    server.set_clock_offset(90_000)
-    wait_metric(system, "paused_seconds", lambda seconds: seconds > 90_000, entry="tick")
-    assert re.fullmatch(r"paused 1 d 1 h ago by anna: .*note", system.status("tick")["attention"])
-    for entry in system.entries:
-        system.once("resume", entry)
-    wait_metric(system, "stopped", lambda stopped: not stopped, entry="failing")
-
-
-def test_a_body_hangs(system: System) -> None:
-    """Its lease is renewed for ever, and those behind it are begun by nobody: status says both, and what to type."""
-    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [0.05]}}
-    system.settings = {"once_beat_start_timeout": 600.0}
-    system.worker().wait_ready()
-    beat = system.beat().wait_ready()
-    system.wait_done(4)
-    beat.stop()
-    system.entries["tick"]["args"] = [600]
-    beat = system.beat("hanging").wait_ready()
-    wait_until(lambda: len(system.account().open) > 2, "one runs, others wait", 60)
-    system.store.set_paused("tick", paused=True)
-    behind = len(system.account().open) - 1
-    wait_metric(system, "stuck_windows", lambda stuck: stuck == behind, entry="tick")
-    assert wait_metric(system, "hung_windows", entry="tick") == 1
-    seen = system.status()
-    assert re.search(r"1 running for \d+ min on .*, the longest before took 0\.", seen["attention"])
-    assert seen["entry"]["reasons"][:2] == ["hung", "stuck"], "who hangs is said first"
-    assert f"the queue '{system.queue}' has 1 worker, busy with 1 window, of which 'tick' hangs" in seen["attention"]
-    assert (seen["entry"]["silent"], seen["entry"]["overdue"]) == (0, 0)
-    doctor = system.once("doctor", exit_code=1)
-    assert re.search(r"note  workers: the queue '\S+' has 1 worker, .*; it has \d+ messages?, the broker says", doctor)
-    (hangs,) = (w for w in json.loads(system.once("history", "tick", "--json"))["windows"] if w["state"] == "running")
-    story = system.once("history", "tick", "--window", hangs["start"])
-    assert f"control -d {hangs['worker']} terminate SIGTERM {hangs['task_id']}\n" in story
-    assert hangs["task_id"] == task_id("once:", "tick", parse_instant(hangs["start"]))
-    beat.stop()
-    system.once("abandon", "tick", "--running", "--yes")
-    wait_metric(system, "open_windows", lambda number: not number, entry="tick")
-
-
-def test_nobody_consumes_a_queue(system: System) -> None:
-    """That is told of the queue, and of none of its entries; a worker that isn't heard of consumes nothing."""
-    system.entries = {"tick": {"task": WORK, **rare()}}
-    system.settings = {"once_beat_start_timeout": 600.0}
-    worker = system.worker().wait_ready()
-    wait_metric(system, "workers")
-    worker.kill()
-    system.beat().wait_ready()
-    wait_metric(system, "idle_queue_stuck_windows", queue=system.queue)
-    wait_metric(system, "stuck_windows", lambda stuck: not stuck, entry="tick")
-    seen = system.status()
-    assert seen["entry"]["reasons"] == ["no consumer"]
-    why = f"no worker consumes the queue '{system.queue}': {worker.name}@"
-    assert why in seen["attention"]
-    assert f"warn  workers: {why}" in system.once("doctor", exit_code=1)
-    system.store.set_paused("tick", paused=True)
-    system.worker("worker2").wait_ready()
-    wait_metric(system, "open_windows", lambda number: not number, entry="tick")
-
-
-def test_windows_are_skipped(system: System) -> None:
-    """Three in a row, while one runs; until one runs again."""
-    options = {"once": {"overlap": "skip"}}
-    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [600], "options": options}}
-    worker, beat = system.worker(concurrency=2).wait_ready(), system.beat().wait_ready()
-    wait_metric(system, "skipped_in_a_row", lambda skipped: skipped >= 3, entry="tick")
-    assert re.search(r"the last \d+ windows are skipped", system.status()["attention"])
-    worker.kill()
-    beat.stop()
-    system.entries["tick"]["args"] = [0.05]
-    system.purge()
-    system.worker("worker2").wait_ready()
-    system.beat("beat2").wait_ready()
-    wait_metric(system, "skipped_in_a_row", lambda skipped: not skipped, entry="tick")
-
-
-def test_a_worker_stands_still(system: System) -> None:
-    """Its window runs, and its lease isn't renewed; until it goes on."""
-    system.entries = {"tick": {"task": WORK, "every": 1.0, "args": [600]}}
-    system.settings = {"once_beat_lease": 60.0}
-    worker, beat = system.worker().wait_ready(), system.beat().wait_ready()
-    wait_until(lambda: system.ledger.read("start"), "one runs", 60)
-    beat.stop()
-    with system.procs_paused(worker):
-        wait_metric(system, "silent_windows", lambda silent: silent == 1, entry="tick")
-        assert re.search(r"1 running, not heard of for .*, on (worker|celery)@", system.status()["attention"])
-    wait_metric(system, "silent_windows", lambda silent: not silent, entry="tick")

@@ -87,6 +87,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
             if not key[0].endswith(("latency_seconds", "paused_seconds"))
         }
 
+    assert value(read(once.log), "paused_seconds", entry="b") >= 0
     said = steady(once.log)
     assert value(said, "store_up") == value(said, "beats_alive") == 1
     histograms = ("window_lateness_seconds", "window_queue_seconds", "window_duration_seconds")

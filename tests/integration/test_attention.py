@@ -19,25 +19,27 @@ from processes import wait_until
 from servers import RedisServer
 from system import System
 
+from celery_once_beat import OnceTask
 from celery_once_beat.beat.schedule import load_schedule
 from celery_once_beat.cli import once as once_group
 from celery_once_beat.lookup import Lookup
+from celery_once_beat.schedules import check_words
 from celery_once_beat.status import make_report, take_snapshot
-from celery_once_beat.store import Begun, Confirmation, Published, Store
+from celery_once_beat.store import Begun, ClaimRequest, Confirmation, Published, Store
+from celery_once_beat.windows import WindowKey
 
 
 @pytest.fixture
 def reported(redis_url: str, store: Store) -> Callable[..., Any]:
     """``reported(entry, change)``: what is said of an hour's window of that entry, once it was changed."""
-    app = Celery("attention", broker=redis_url, set_as_current=False)
+    app = Celery("attention", broker=redis_url, set_as_current=False, task_cls=OnceTask)
+    app.task(filled.fill, name="proj.work", shared=False)
     app.conf.once_beat_redis_url = redis_url
 
     def report(entry: dict[str, Any], change: Callable[[Any], None]) -> tuple[Any, str]:
         app.conf.beat_schedule = {"tick": {"task": "proj.work", "schedule": 3600.0, **entry}}
         schedule = load_schedule(app, store.settings)
         rows = list(schedule.entries)
-        for row in rows:
-            row.tracked = True
         filled.load(store, rows, timedelta(hours=1))
         (window,) = filled.claim(store, rows)
         store.confirm_many([Confirmation(window, 1, Published.SENT, 600.0, "mails")])
@@ -53,31 +55,70 @@ def reported(redis_url: str, store: Store) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("entry", "seconds", "begun", "reasons", "words"),
+    ("entry", "seconds", "begun", "due", "reasons", "words"),
     [
-        ({}, 3_500, True, (), ""),
-        ({}, 3_700, True, ("hung",), "1 running for 1 h 1 min on a, too few before are done to compare"),
-        ({"options": {"countdown": 300}}, 90, False, (), ""),
-        ({}, 90, False, ("stuck",), "1 published, and begun by no worker for 1 min; the queue 'mails' has 1 worker"),
+        ({}, 3_500, True, 31, (), ""),
+        ({}, 3_700, True, 31, ("hung",), "1 running for 1 h 1 min on a, too few before are done to compare"),
+        ({}, 3_700, True, 12, ("silent",), "1 running, not heard of for "),
+        ({"options": {"countdown": 300}}, 90, False, 31, (), ""),
+        ({}, 90, False, 31, ("stuck",), "1 published, and begun by no worker for 1 min; the queue 'mails' has 1 "),
     ],
 )
-def test_what_takes_long(reported, store, entry, seconds: float, begun: bool, reasons: Any, words: str) -> None:
+def test_what_takes_long(reported, store, entry, seconds: float, begun: bool, due: int, reasons: Any, words: str):
     """Without a history the interval says by when a run should have ended, after an hour at least.
 
-    A countdown is no delay of a worker's. Of a queue that was purged doctor says what to type.
+    Whoever doesn't renew its lease is silent. A countdown is no delay of a worker's. Of a queue that was purged doctor
+    says what to type.
     """
 
     def age(window: Any) -> None:
         if begun:
             assert isinstance(store.begin(window, "a:1:x", 30.0), Begun)
         with redis.Redis.from_url(store.settings.redis_url) as client:
-            filled.backdate(client, store, window, timedelta(seconds=seconds), timedelta(seconds=31))
+            filled.backdate(client, store, window, timedelta(seconds=seconds), timedelta(seconds=due))
 
     found, doctor = reported(entry, age)
     assert found.reasons == reasons
     assert words in "; ".join(found.attention)
     purged = "it has 0 messages, the broker says\n      → celery once republish --queue mails\n"
     assert (purged in doctor) == (reasons == ("stuck",))
+
+
+def test_what_waits_behind_one_that_hangs(reported, store: Store) -> None:
+    """Both are said, and that the queue's worker is busy with it."""
+
+    def hang(window: Any) -> None:
+        assert isinstance(store.begin(window, "celery@a:1:x", 30.0), Begun)
+        behind = WindowKey("tick", window.start + timedelta(hours=1))
+        store.claim_many(filled.BEAT, [ClaimRequest(behind, window.start, store.account("tick").fingerprint)])
+        store.confirm_many([Confirmation(behind, 1, Published.SENT, 600.0, "mails")])
+        with redis.Redis.from_url(store.settings.redis_url) as client:
+            for each, seconds in ((window, 3_700), (behind, 90)):
+                filled.backdate(client, store, each, timedelta(seconds=seconds), timedelta(seconds=31))
+
+    found, _ = reported({}, hang)
+    assert found.reasons == ("behind", "hung", "stuck"), "the second one's time hasn't come"
+    assert "the queue 'mails' has 1 worker, busy with 1 window, of which 'tick' hangs" in found.attention[2]
+
+
+@pytest.mark.parametrize(("by", "reason"), [("pause_after_failures", "stopped"), ("anna", "paused")])
+def test_an_entry_is_paused(reported, store: Store, by: str, reason: str) -> None:
+    """By its failures, or by somebody: that is said, and by whom, since when and why."""
+    found, _ = reported({}, lambda _: store.set_paused("tick", check_words(by, "2 in a row failed"), paused=True))
+    assert (found.reasons, found.stopped) == ((reason,), reason == "stopped")
+    assert found.attention == (f"paused less than a minute ago by {by}: 2 in a row failed",)
+
+
+def test_what_is_skipped_in_a_row(reported, store: Store, raw: redis.Redis) -> None:
+    """Three windows, while another one runs; until one runs again."""
+
+    def skip(_: Any) -> None:
+        past = "2026-01-01T0{}:00:00 {} 1 0 0 0 - beat"
+        raw.rpush(store.keys.of_entry("history", "tick"), *(past.format(9 - n, "skipped") for n in range(3)))
+        raw.expire(store.keys.of_entry("history", "tick"), 60)
+
+    found, _ = reported({}, skip)
+    assert (found.skipped, found.attention) == (3, ("the last 3 windows are skipped",))
 
 
 @pytest.mark.parametrize(("field", "number"), [("open", "-inf"), ("c:done", "9" * 40)])

@@ -179,6 +179,8 @@ def test_orders(store: Store) -> None:
 
     running = WindowKey("hourly", still_open()[0], sent_as="of the order")
     assert isinstance(store.begin(running, "worker", 60.0), Begun)
+    story = once(f"history hourly --window {format_instant(running.start)}")
+    assert re.search(r"^To end this execution: celery .* control -d worker terminate SIGTERM \S+$", story, re.MULTILINE)
     assert "Give up 5 open windows of hourly? [y/N]" in once("abandon hourly", "n\n", exit_code=1)
     one = format_instant(still_open()[1])
     assert once(f"abandon hourly --window {one} --yes --by bob --note stuck") == "hourly: 1 cancelled\n"
