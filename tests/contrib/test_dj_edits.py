@@ -220,43 +220,6 @@ def late(rows: Any, beats: Sequence[Any], *names: str, **fields: Any) -> datetim
     return window
 
 
-@pytest.mark.long
-def test_a_window_runs_by_one_of_two_names(rows, new_beat, store, caplog) -> None:
-    """Who has seen the new name waits for who hasn't."""
-    caplog.set_level(logging.INFO)
-    slow, quick = new_beat(), new_beat()
-    window = late(rows, [slow, quick], "old")
-    quick.looked(1200)
-    save(rows, name="new")
-    update(rows, date_changed=ago(900))  # before its window
-    quick.look()
-    quick.claim()
-    slow.claim()
-    assert [*store.account("old").open] == [window]
-    quick.look()
-    assert store.account("new") is None, "it waits"
-    slow.looked(1200)
-    slow.look()
-    quick.look()
-    assert store.account("new").cursor == window
-    said = [r.getMessage() for r in caplog.records if getattr(r, "action", "") == "entry_renamed"]
-    assert said[0] == "once: entry 'new': it was named 'old': it continues when every beat knows that"
-
-
-@pytest.mark.long
-def test_a_window_runs_by_the_new_name(rows: Any, new_beat: Any, store: Store) -> None:
-    """It is lost by neither."""
-    beat = new_beat()
-    window = late(rows, [beat], "old")
-    beat.looked(1200)
-    save(rows, name="new")
-    update(rows, date_changed=ago(900))
-    beat.look(2)
-    beat.claim()
-    assert [*store.account("new").open] == [window]
-    assert not store.account("old").open
-
-
 @pytest.mark.parametrize("kind", ["one-off", "clocked"])
 def test_a_one_off_has_one_window_by_whatever_name(rows: Any, new_beat: Any, store: Store, kind: str) -> None:
     """Renamed while its window is executed: it is disabled as if it had kept its name."""
@@ -314,17 +277,6 @@ def test_a_one_off_that_is_enabled_again_while_no_beat_runs(rows, new_beat, stor
         assert other.row().next == window + HOUR
     assert rows.objects.get().enabled
     assert store.account("row").since == account.since
-
-
-def test_a_one_off_that_is_enabled_at_once(rows: Any, store: Store, had_its_window: Any) -> None:
-    """The same where the beat that disabled it lives, and didn't see it disabled either."""
-    beat, window = had_its_window
-    beat._database._round()
-    save(rows, enabled=True)
-    beat.look(2)
-    assert store.account("row").since > window
-    assert beat.row().next == window + HOUR
-    assert rows.objects.get().enabled
 
 
 @pytest.mark.long

@@ -74,22 +74,6 @@ def of(*kinds: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("only_project", databases(*kinds), indirect=True)
 
 
-@pytest.mark.long
-def test_the_first_to_commit_is_the_one(project: Shop) -> None:
-    """A later execution is refused, and nothing of it is written; its result is what was recorded."""
-    project.orm("write(1, result={'invoices': 12})")
-    assert project.orm("""
-try:
-    write(2)
-except WindowRecorded as exc:
-    result = [exc.result, exc.step, written()]
-""") == [{"invoices": 12}, "", [1]]
-    fields = ["entry", "start", "step", "fence", "attempt"]
-    assert project.orm.value(f"list(RecordedWindow.objects.values_list(*{fields!r}))") == [
-        ["nightly", "2026-11-21T02:00:00.000000Z", "", 7, 1]
-    ]
-
-
 def test_what_is_rolled_back_was_not_recorded(project: Shop) -> None:
     """A transaction takes its row with it; a savepoint of one has none that it could take."""
     assert project.orm("""
@@ -115,17 +99,6 @@ result = [said[:25], written(), list(RecordedWindow.objects.order_by("entry").va
 """) == ["record: found a savepoint", [1], [["nightly", None], ["other", '"at the end"']]]
 
 
-def test_a_refused_transaction_stays_usable(project: Shop) -> None:
-    """It can go on, and commit what else it writes."""
-    assert project.orm("""
-write(1)
-with transaction.atomic():
-    skipped = execution().record(skip=True)
-    IntervalSchedule.objects.create(every=2, period="days")
-result = [skipped, written()]
-""") == [False, [1, 2]]
-
-
 def test_a_second_transaction_needs_a_step(project: Shop) -> None:
     """Also where one function with atomic() is called twice: its transactions are two."""
     assert project.orm("""
@@ -139,33 +112,6 @@ try:
 except RecordError as exc:
     result = [str(exc), body(step="load"), RecordedWindow.objects.count()]
 """)[1:] == [True, 2]
-
-
-@of("postgres", "mariadb")
-@pytest.mark.long
-def test_the_second_waits_for_the_first(project: Shop) -> None:
-    """While the first's transaction is open nobody knows; when it has committed, the second is refused."""
-    assert project.orm("""
-import threading
-from django.db import connections
-answers, began = [], threading.Event()
-def second():
-    try:
-        began.set()
-        write(2)
-    except BaseException as exc:
-        answers.append(type(exc).__name__)
-    finally:
-        connections.close_all()
-thread = threading.Thread(target=second)
-with transaction.atomic():
-    execution().record()
-    IntervalSchedule.objects.create(every=1, period="days")
-    thread.start()
-    began.wait(60)
-thread.join(60)
-result = [answers, written()]
-""") == [["WindowRecorded"], [1]]
 
 
 def test_outside_of_a_transaction(project: Shop) -> None:

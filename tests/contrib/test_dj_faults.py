@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from datetime import datetime
 
 import pytest
@@ -13,40 +12,6 @@ from shops import STOCK, Shop
 from celery_once_beat.windows import parse_instant
 
 pytestmark = pytest.mark.long
-
-
-def sent(shop: Shop, *names: str) -> Counter[str]:
-    """How often the tasks of these rows were executed."""
-    return Counter(event["what"] for event in shop.ledger.read("start") if event["what"] in names)
-
-
-def test_nothing_is_fired_again_after_a_sigkill(shop: Shop) -> None:
-    """Stock writes ``last_run_at`` every 180 s: what ran since is due again. Here it is for people only."""
-    shop.worker().wait_ready()
-    names = ("first", "second", "third")
-    fields = "task='apps.dj_shop.celery.stock', interval=every(3600), last_run_at=now(-7200)"
-    for name in names:
-        shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), {fields})")
-    stock = shop.beat("stock", scheduler=STOCK)
-    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 60)
-    stock.kill()
-    stock = shop.beat("stock again", scheduler=STOCK)
-    wait_until(lambda: sum(sent(shop, *names).values()) == 5, "all but the first, after which it wrote, run again", 60)
-    stock.kill()
-    shop.orm("PeriodicTask.objects.all().delete()")
-
-    names = ("one", "two", "three")
-    for name in names:
-        shop.orm(f"row({name!r}, args=json.dumps([{name!r}]), clocked=at(now(-5)), one_off=True)")
-    beats = shop.beats()
-    wait_until(lambda: len(sent(shop, *names)) == 3, "all have run", 60)
-    for beat in beats:
-        beat.kill()
-    shop.orm("PeriodicTask.objects.update(enabled=True, last_run_at=None, total_run_count=0)")
-    shop.beats()
-    shop.wait_disabled(*names)
-    assert set(sent(shop, *names).values()) == {1}
-    shop.check_each_ran_once(*names)
 
 
 def test_the_second_try(shop: Shop) -> None:

@@ -391,37 +391,6 @@ def test_is_due_as_the_base_has_it(make: Any, when: dict[str, Any], bounds: dict
     assert found.next == pytest.approx(expected.next, abs=5)
 
 
-@pytest.mark.long
-def test_a_window_missed_in_an_outage_runs_once(make: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stock: not on the day of the outage, since it isn't read then; twice on the next, two hours early and in time."""
-    from django_celery_beat import schedulers
-
-    ran, missed, back = (datetime(2026, 3, day, hour, tzinfo=UTC) for day, hour in ((1, 2), (2, 2), (2, 9)))
-    entry = make(name="nightly", cron="0 2 * * *", last_run_at=ran)
-    if hasattr(schedulers.DatabaseScheduler, "_get_crontab_exclude_query"):
-        app = Celery(set_as_current=False)
-        app.conf.timezone = "UTC"
-        fired = []
-        stock = schedulers.DatabaseScheduler(app, lazy=True)
-        for quarter in range(96):
-            now = back + quarter * 15 * MINUTE
-            monkeypatch.setattr(schedulers, "aware_now", lambda now=now: now)
-            for model in stock.enabled_models_qs():
-                old = schedulers.ModelEntry(model, app=app)
-                old.schedule.nowfun = lambda now=now: now
-                if old.is_due().is_due:
-                    fired.append(now)
-                    rows.objects.filter(pk=model.pk).update(last_run_at=now)
-        assert fired == [missed + 22 * HOUR, missed + 24 * HOUR]
-    row = row_of(entry)
-    row.move(ran)
-    step = row.step(back)
-    assert (step.start, step.run, step.missed_count) == (missed, True, 0)
-    row.move(missed)
-    assert row.step(missed + 23 * HOUR) is None
-    assert row.next == missed + DAY
-
-
 @pytest.fixture
 def database(rows: Any, read: Any) -> Any:
     """A beat's access to the rows, without its thread."""
