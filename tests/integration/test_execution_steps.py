@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from inspect import CO_GENERATOR
 from types import FrameType
 from typing import Any
@@ -326,6 +327,22 @@ def test_a_message_counts_how_often_it_was_put_back(worker: Worker, raw: redis.R
     with pytest.raises(Retry):
         worker.deliver(lambda: worker.task.retry(countdown=0), once_put_back=5, retries=3)
     assert last() == (None, 4)
+
+
+def test_a_limit_that_no_setting_has(worker: Worker, redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its message is left to workers that know it, which is said once; if none took it, a beat publishes it anew."""
+    window, body = replace(WINDOW, limit="reports"), lambda: pytest.fail("it was executed")
+    for times in (None, 1, 11):
+        with pytest.raises(Ignore, match="put back"):
+            worker.deliver(body, window, once_put_back=times)
+    (said,) = (record.getMessage() for record in caplog.records if record.action == "window_put_back")
+    assert "limit 'reports': found in a message, expected in once_beat_limits of this worker" in said
+    assert [each.message for each in worker.account.open.values()] == ["none"]
+    with pytest.raises(Ignore, match="limit unknown"):
+        worker.deliver(body, window, once_put_back=12)
+    assert waiting(redis_url) == 3
+    assert "no worker that knows its limit 'reports' has taken it" in caplog.text
+    assert [each.message for each in worker.account.open.values()] == ["sent"], "it is due soon"
 
 
 def test_a_limit_at_begin_is_said_once(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:

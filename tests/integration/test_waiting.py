@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from processes import wait_until
 from system import System, rare
 
@@ -36,40 +35,3 @@ def test_what_waited_begins_soon(system: System) -> None:
     assert begun == sorted(begun)
     assert "is overdue" not in beat.log
     beat.stop()
-
-
-@pytest.mark.long
-def test_a_worker_that_doesnt_know_the_limit(system: System) -> None:
-    """It leaves the messages to those that do, and says so once."""
-    system.entries = {"tick": LIMITED}
-    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
-    lacks = system.worker("lacks", env={"settings": {"once_beat_limits": {"other": 1}}}).wait_ready()
-    beat = system.beat()
-    wait_until(lambda: "limit 'reports': found in a message" in lacks.log, "it says so", 60)
-    assert not system.ledger.read("start")
-    system.worker("knows").wait_ready()
-    wait_until(lambda: len(system.ledger.read("finish")) >= 2, "the other one runs them", 60)
-    assert lacks.log.count("limit 'reports': found in a message") == 1
-    system.settle([beat])
-    assert {event["worker"].partition("@")[0] for event in system.ledger.read("start")} == {"knows"}
-
-
-@pytest.mark.long
-def test_a_limit_that_is_gone(system: System) -> None:
-    """Windows whose messages name a limit that no setting defines any more run, and no copy goes round for ever."""
-    system.entries = {"tick": LIMITED}
-    system.settings = {**LEASE, "once_beat_limits": {"reports": 1}}
-    beat = system.beat("before")
-    wait_until(lambda: system.waiting() >= 2, "their messages wait in the queue", 60)
-    beat.stop()
-    system.entries = {"tick": {**LIMITED, "options": {}}}
-    del system.settings["once_beat_limits"]
-    beat = system.beat("after").wait_ready()
-    (copy, *_) = system.queued()
-    worker = system.worker(concurrency=2).wait_ready()
-    system.settle([beat])
-    system.check_each_once()
-    gone = "discarded, no worker that knows its limit 'reports'"
-    before = worker.log.count(gone)
-    system.put(copy)
-    wait_until(lambda: worker.log.count(gone) > before, "a late copy goes, too", 60)
