@@ -111,16 +111,6 @@ def test_compare_and_set(stage: Defined) -> None:
     assert stage.set("four", if_version=2) == defs.Conflict(None)
 
 
-def test_metadata_makes_no_version(stage: Defined) -> None:
-    """It stays until other is set, or the definition is deleted."""
-    assert stage.set(metadata="{}").metadata == "{}"
-    assert stage.set(metadata="[]").same
-    assert (stage.set().metadata, stage.known.version) == ("[]", 1)
-    assert stage.set("two").metadata == "[]"
-    stage.delete()
-    assert stage.set().metadata == ""
-
-
 @pytest.mark.parametrize("verb", ["set", "delete"])
 def test_a_lost_reply_is_answered_again(stage: Defined, verb: str) -> None:
     """Sent again by the same call it says the same, also where others have changed it since."""

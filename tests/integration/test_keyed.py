@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
-from processes import Proc, wait_until
+from processes import wait_until
 from servers import free_port
 from system import System
 
@@ -370,43 +369,6 @@ def test_begin_and_claim_of_a_key(redis_url: str, raw: redis.Redis) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ many processes
-
-
-NODE = """
-import sys, time
-from celery_once_beat import once
-from ledger import Ledger
-
-ledger = Ledger(sys.argv[1])
-with once("nightly", every="366d", url=sys.argv[2], lease=3.0) as window:
-    if window:
-        ledger.write("start", start=str(window.start), fence=window.fence)
-        time.sleep(float(sys.argv[3]))
-        ledger.write("finish")
-"""
-
-
-@pytest.mark.long
-def test_a_node_that_dies_leaves_the_window_to_the_next(system: System) -> None:
-    """Four nodes start: one runs. It is killed: the next that is started after its lease runs it, the rest don't."""
-    system.check_law = False
-
-    def node(seconds: float = 0.0) -> Proc:
-        """Start plain code as a timer on one more machine would."""
-        command = [sys.executable, "-c", NODE, str(system.ledger.path), system.store_url, str(seconds)]
-        return system.procs.start(command, name="node")
-
-    first = [node(60) for _ in range(4)]
-    wait_until(lambda: sum(not proc.alive for proc in first) == 3, "three are refused", 60)
-    (runner,) = [proc for proc in first if proc.alive]
-    runner.kill()
-    wait_until(lambda: (node().wait(60), system.ledger.read("finish"))[1], "another ran", 60)
-    node().wait(60)
-    started = system.ledger.read("start")
-    assert len(started) == 2
-    assert len({event["start"] for event in started}) == 1, "the same window"
-    assert started[0]["fence"] < started[1]["fence"]
-    assert len(system.ledger.read("finish")) == 1
 
 
 def test_a_publisher_that_dies_leaves_it_to_the_next(system: System) -> None:
