@@ -23,11 +23,7 @@ PEERS = {
     "django": "django-celery-beat (SQLite)",
 }  # fmt: skip
 BEATS = ("once", "stock", "redbeat", "django")
-#: The runs of workers, and their titles.
-WORKERS = {
-    "worker": "Tasks that do nothing", "far": "The same, where a round trip to the store takes 1 ms",
-    **{f"{ms} ms": f"Tasks of {ms} ms" for ms in LASTING}, "peers": "Tasks that do nothing, of other projects",
-}  # fmt: skip
+WORKERS = ("worker", "far", *(f"{ms} ms" for ms in LASTING), "peers")
 #: The pools of the workers, and how many tasks each runs at a time.
 POOLS = {"solo": 1, "prefork": 2, "threads": 4, "gevent": 10}
 #: Seconds of a round trip to the store, for workers that have it elsewhere.
@@ -51,21 +47,26 @@ def about(rounds: int, server: str) -> dict[str, str]:
 
 
 def write(found: Mapping[str, Any], root: Path) -> None:
-    """Write the report, its plots and docs/scaling.md's table of costs, and print the goals."""
+    """Put the figures into the report, and into docs/scaling.md's table of costs; draw the plots, print the goals."""
     from benchmarks.plots import plot
 
-    folder = root / "docs/reports"
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = found["figures"]
-    table = goals(figures)
-    print(table)
-    (folder / "benchmarks.md").write_text(_page(found, table))
-    plot(figures, folder)
+    figures, page = found["figures"], root / "docs/reports/benchmarks.md"
+    print(goals(figures))
+    about = f"{found['machine']}; {found['how']}."
+    page.write_text(fill(page.read_text(), about, _tables(figures)))
+    plot(figures, page.parent)
     source = f"{found['machine'].partition(', celery-redbeat')[0]}; {found['how']}"
     _put(
         root / "docs/scaling.md",
         f"{_felt(figures)}\n\n{_costs(figures)}\n\n{source}. [All figures and goals](reports/benchmarks.md).",
     )
+
+
+def fill(page: str, about: str, tables: list[str]) -> str:
+    """The page with what was measured: its third line, and its tables in their order."""
+    title, blank, _, *lines = page.splitlines()
+    texts = re.split(r"(?:^\|.*\n)+", "\n".join([title, blank, about, *lines, ""]), flags=re.MULTILINE)
+    return "".join(f"{text}{made}" for text, made in zip(texts, [*(f"{each}\n" for each in tables), ""], strict=True))
 
 
 def _put(file: Path, shown: str) -> None:
@@ -150,6 +151,7 @@ GOALS: list[tuple[str, str | Value, str]] = [
     ),
     ("… CPU a message, of the loop's", f"{BURST} / burst loop 10000: cpu", "at most 0.6"),
     ("… rate over RabbitMQ", "rabbitmq once 10000 / rabbitmq loop 10000: rate", "at least 1"),
+    ("… CPU a message over RabbitMQ, and the loop's", "rabbitmq once 10000, rabbitmq loop 10000: cpu", "µs"),
     ("… of RedBeat's", f"{BURST} / burst redbeat 10000: rate", "at least 2 times"),
     ("… of stock beat's", f"{BURST} / burst stock 10000: rate", "at least 50 times"),
     ("… CPU an entry, the most of 100 to 100,000 entries: of the least", _growth, "at most 1.25"),
@@ -231,80 +233,28 @@ def _number(value: float) -> str:
 # -- all figures ---------------------------------------------------------------------------------------------------
 
 
-def _page(found: Mapping[str, Any], reached: str) -> str:
-    f: Figures = found["figures"]
-    parts = [
-        "# Benchmarks",
-        (
-            f"{found['machine']}; {found['how']}. One server for store and broker, on loopback, without persistence; "
-            "messages and bodies are counted, and each must be there once."
-        ),
-        "## From due to the body",
-        "Real beats, one worker of four threads, bodies that do nothing:",
+def _tables(f: Figures) -> list[str]:
+    """All tables of the page, in its order."""
+    beats = "beats seconds .1f; beats cpu .0f; beats least .0%; beats most .0%"
+    late = "late p50 .1f 1000; late p99 .1f 1000; late last .1f 1000"
+    takeover = f["takeover"]
+    return [
         _felt(f),
-        "![Until all bodies have begun, by scheduler](benchmarks-felt.svg)",
-        "## What a window costs",
         _costs(f),
-        "## Goals",
-        reached,
-        "What limits those that are missed:",
-        _limits(f),
-        "## A burst: entries a second",
-        (
-            "All entries are due at once; until the last message is out, ours confirmed too. Stock beat and "
-            "django-celery-beat compare the whole schedule for each message; of 10,000 they were watched for 10 s."
-        ),
+        goals(f),
         _bursts(f, "rate"),
-        "![rates](benchmarks-burst.svg)",
-        "CPU of the beat, µs an entry:",
         _bursts(f, "cpu"),
-        "![CPU](benchmarks-growth.svg)",
-        "## Several beats that share a burst of 10,000",
-        _each(
-            f,
-            "beats | seconds | CPU of all, µs a window | the smallest share | the largest",
-            (1, 2, 4),
-            "beats seconds .1f; beats cpu .0f; beats least .0%; beats most .0%",
-        ),
-        (
-            "Two beats, 10,000 due at once, one paused for 20 s after a quarter of them; then a worker runs all that "
-            "was sent:"
-        ),
-        _each(
-            f,
-            " | run twice | lost | copies refused",
-            ("once", "redbeat"),
-            "paused twice ,.0f; paused lost ,.0f; paused refused ,.0f",
-        ),
-        "## Idle and start, 10,000 entries",
-        _each(
-            f, " | tick, ms | of a core | first start, s", BEATS, "idle tick .3f 1000; idle core .2%; start seconds .2f"
-        ),
-        "## Lateness of the publish",
-        _each(
-            f,
-            "entries a second | p50, ms | p99, ms | until the last of a second's, ms",
-            (10, 1000),
-            "late p50 .1f 1000; late p99 .1f 1000; late last .1f 1000",
-        ),
-        "## Workers",
-        (
-            "Plain tasks and those of the other kinds in turns, in one worker and from one queue, so that each is "
-            "compared with plain ones of the same minute; medians of the rounds, after one that warms up. All messages "
-            "have equally many headers, and windows are claimed before; no beat runs. µs a task, and of the CPU of the "
-            "process that runs it; solo runs everything in one process, prefork receives messages in another."
-        ),
-        *(part for which, title in WORKERS.items() for part in (f"{title}:", table(*_workers(f, which)))),
-        "Where the time of a window goes that does nothing, in a worker of pool solo, sampled; µs:",
+        _each(f, "beats | seconds | CPU of all, µs a window | the smallest share | the largest", (1, 2, 4), beats),
+        _each(f, " | run twice | lost | copies refused", ("once", "redbeat"),
+              "paused twice ,.0f; paused lost ,.0f; paused refused ,.0f"),
+        _each(f, " | tick, ms | of a core | first start, s", BEATS,
+              "idle tick .3f 1000; idle core .2%; start seconds .2f"),
+        _each(f, "entries a second | p50, ms | p99, ms | until the last of a second's, ms", (10, 1000), late),
+        *(_workers(f, which) for which in WORKERS),
         table(
             ["", "a plain task", "a window"],
             [[place, *(_cell(f, "sampled", f"{kind} {place}") for kind in ("plain", "windows"))] for place in PLACES],
         ),
-        (
-            f"Begin and finish, one after the other in one process: {f['calls']['each']:.0f} µs, "
-            f"{f['calls']['cpu']:.0f} µs of its CPU."
-        ),
-        "## What it costs Redis",
         table(
             ["", "bytes an entry"],
             [
@@ -313,46 +263,15 @@ def _page(found: Mapping[str, Any], reached: str) -> str:
                 ["RedBeat", _cell(f, "memory redbeat", "bytes")],
             ],
         ),
-        "## Takeover",
-        (
-            f"Eight bodies run in a worker that is killed; with a lease of 5 s the first ran again after "
-            f"{f['takeover']['first']:.1f} s, the last after {f['takeover']['last']:.1f} s."
-        ),
-    ]
-    return "\n\n".join(parts) + "\n"
+        table(["the first, s", "the last, s"], [[f"{takeover[which]:.1f}" for which in ("first", "last")]], words=0),
+    ]  # fmt: skip
 
 
-def _limits(f: Figures) -> str:
-    """What limits the goals that are missed, as the figures show it."""
-    at_once, loop, rabbit = f["worker threads"], f["rabbitmq loop 10000"], f["rabbitmq once 10000"]
-    trips = f["sampled"]["windows round trips to the store"]
-    ours = sum(f["sampled"][f"windows the rest of this package{part}"] for part in ("", "'s store"))
-    first, later = f["burst once 100"]["cpu"], f["burst once 1000"]["cpu"]
-    both = f["beats 2"]["cpu"] - f["beats 1"]["cpu"]
-    return f"""\
-- A window in a worker: of its time {trips:.0f} µs are the round trips to the store,
-  and {ours:.0f} µs this package's
-  Python (see Workers). One round trip before the body can't be spared.
-- An `OnceTask` without a window: 13 Python calls find that there is none (tests/integration/test_gates.py).
-- 1,000 due at once: from a full queue this worker runs 1,000 windows in
-  {at_once["windows"] / 1e3:.1f} s, and 1,000 plain
-  tasks in {at_once["plain"] / 1e3:.1f} s. Beats and server share its two cores.
-- Bodies of 20 and 50 ms: the same round trip, on caches that have gone cold in a pause.
-- RabbitMQ: a message takes {rabbit["cpu"]:.0f} µs of CPU, the loop's {loop["cpu"]:.0f}. Claims come on top, and
-  RabbitMQ's confirms, for which the loop doesn't ask.
-- Two beats: each learns of each window that the other has claimed it, which takes {both:.0f} µs.
-- A burst of 100: {first:.0f} µs an entry, since Celery makes the first messages of a kind, which are compared; of 1,000
-  {later:.0f} µs.
-- 20,000 schedules: each is read, checked and made as a beat makes it, so that what readers show is what runs.
-- A first start: each entry is checked in a guard of its own, so that one which hangs or raises stops no other.
-- Redis: a window's record has what recovery and `history` need."""
-
-
-def _workers(f: Figures, which: str) -> tuple[list[str], list[list[str]]]:
+def _workers(f: Figures, which: str) -> str:
     """µs and CPU µs a task, by pool."""
     pools = {f"{pool}, {size}": f[f"{which} {pool}"] for pool, size in POOLS.items() if f"{which} {pool}" in f}
     kinds = [kind for kind in KINDS if f"{kind} cpu" in next(iter(pools.values()))]
-    return (
+    return table(
         ["", *pools],
         [
             [kind, *(f"{found[kind]:,.0f}, CPU {found[f'{kind} cpu']:,.0f}" for found in pools.values())]
