@@ -123,8 +123,9 @@ def run_body(world: World, task: Any, entry: str) -> Any:
     if window is None or not window.scheduled:
         window = decode_headers(vars(task.request))
     start = start_of(window.start)
-    told = world.entries_all.get(entry, {})
-    number = world.count_execution(entry, start)
+    told = world.told.get(entry, {})
+    world.begun[entry, start] += 1
+    number = world.begun[entry, start]
     draw = random.Random(f"{world.seed}/{entry}/{start}/{number}")
     execution = world.started(process, entry, start, window.fence)
     world.check_retry(process, window, start, task.request.retries)

@@ -76,18 +76,18 @@ class Broker:
         """Called by a process: take a message. Raises as a transport does."""
         world = self._world
         text = json.dumps(payload)
-        act = world.before_message(process, "publish")
+        act = world.before(process, ["publish"])
         self._wait_for_link(process)
         if act == "lost":
-            world.sleep(process, _TIMEOUT)
+            world.kernel.sleep(_TIMEOUT)
             raise TimeoutError("simulation: the broker doesn't answer")
         if isinstance(act, int):
             self._kernel.call_at(self._kernel.now + act, lambda: self._take(text, process.name))
-            world.sleep(process, _TIMEOUT)
+            world.kernel.sleep(_TIMEOUT)
             raise TimeoutError("simulation: the broker doesn't answer")
         self._take(text, process.name)
-        if world.after_message(process, "publish") == "lost":
-            world.sleep(process, _TIMEOUT)
+        if world.after(process, ["publish"]) == "lost":
+            world.kernel.sleep(_TIMEOUT)
             raise TimeoutError("simulation: the broker's answer is lost")
 
     def ping(self, process: Process) -> None:
@@ -96,11 +96,11 @@ class Broker:
         self._wait_for_link(process)
 
     def _wait_for_link(self, process: Process) -> None:
-        how = self._world.broker_link(process)
+        how = self._world.link("broker", process)
         if how == "refused":
             raise ConnectionError("simulation: the broker refuses")
         if how == "silent":
-            self._world.sleep(process, _TIMEOUT)
+            self._world.kernel.sleep(_TIMEOUT)
             raise TimeoutError("simulation: the broker says nothing")
 
     def _take(self, text: str, who: str) -> None:
@@ -180,7 +180,9 @@ class Broker:
     def push(self) -> None:
         """Deliver what there is to whoever has room."""
         while self.queue:
-            ready = [each for each in self._consumers if each.has_room and self._world.broker_link(each.process) == ""]
+            ready = [
+                each for each in self._consumers if each.has_room and self._world.link("broker", each.process) == ""
+            ]
             if not ready:
                 return
             self._turn += 1
@@ -213,7 +215,7 @@ class Broker:
         """A consumer acknowledges a message, or gives it back: it doesn't wait for an answer."""
 
         def arrives() -> None:
-            if (consumer.gone and self._visibility is None) or self._world.broker_link(consumer.process) != "":
+            if (consumer.gone and self._visibility is None) or self._world.link("broker", consumer.process) != "":
                 return
             message = consumer.unacked.pop(tag, None)
             if message is not None and requeue:

@@ -25,10 +25,11 @@ from .verdict import judged, rule_of
 
 install()
 
-from .episode import Episode, Plan, Result, make_plan  # noqa: E402  # what they import finds what is installed
+from .episode import Episode, Plan, make_plan  # noqa: E402  # what they import finds what is installed
 from .replay import Replay  # noqa: E402
 from .shrink import shrunk  # noqa: E402
 from .totals import Played, Total  # noqa: E402
+from .world import Books  # noqa: E402
 
 
 def _end_with_parent() -> None:
@@ -71,7 +72,7 @@ class Runner:
         self.server, self.server_clock, self._model = server, server_clock, model
         self.clock = StandingClock(directory / "clock")
 
-    def run(self, plan: Plan) -> tuple[Result, list[str]]:
+    def run(self, plan: Plan) -> tuple[Books, list[str]]:
         """Run a plan; return what became of it, and what is wrong with that."""
         gc.collect()
         gc.freeze()  # Celery keeps some of each app for good: after a thousand, looking through that would take most
@@ -99,7 +100,7 @@ def run(directory: Path, given: argparse.Namespace) -> int:
 def _plans(given: argparse.Namespace) -> Iterator[tuple[int, Plan]]:
     """What is to be played, each with its number."""
     if given.plan:
-        yield from enumerate(Plan.from_json(path.read_text()) for path in given.plan)
+        yield from enumerate(Plan(**json.loads(path.read_text())) for path in given.plan)
     elif given.episode is not None:
         yield given.episode, make_plan(f"{given.seed}/{given.episode}")
     else:
@@ -119,7 +120,7 @@ def play(runner: Runner, given: argparse.Namespace) -> int:
             played = Played.of(number, result, wrong, cpu)
             total.add(played)
             if given.tell:
-                print(played.as_json(), flush=True)
+                print(json.dumps(vars(played)), flush=True)
             else:
                 played.tell_wrong(given.seed)
             if (not given.plan and total.windows >= given.windows) or (given.until_wrong and wrong):

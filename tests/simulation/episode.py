@@ -5,11 +5,10 @@ A plan is data: settings, entries, faults. So it can be made smaller, and run ag
 
 from __future__ import annotations
 
-import json
 import random
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,11 @@ from celery_once_beat.store import Store
 from .actors import LONGEST, TELL, Beat, Editor, Worker, make_app
 from .faults import Faults, add_faults
 from .kernel import EPOCH, HOUR, SECOND, Process
-from .world import World, start_of
+from .world import Books, World, start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from .judge_history import Wait
     from .network import Server
     from .replay import Replay
     from .standing_clock import StandingClock
@@ -52,50 +50,6 @@ class Plan:
     faults: list[dict[str, Any]]
     #: Seconds with faults.
     lasts: float
-
-    def as_json(self) -> str:
-        return json.dumps(vars(self), sort_keys=True)
-
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        return cls(**json.loads(text))
-
-
-@dataclass
-class Result:
-    """What became of it."""
-
-    history: list[dict[str, Any]]
-    windows: int
-    faults: int
-    counted: dict[str, int] = field(default_factory=dict)
-    coverage: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    steps: int = 0
-    #: Who waited to try again, and when messages waited for a worker.
-    waited: list[Wait] = field(default_factory=list)
-    #: When messages waited in a worker whose places were all taken.
-    busy: list[Wait] = field(default_factory=list)
-    #: What the simulator itself found to be wrong.
-    wrong: list[str] = field(default_factory=list)
-    #: Window → when a message was sent for it, and by whom.
-    sent: dict[tuple[str, float], list[tuple[float, str]]] = field(default_factory=dict)
-    #: Executions that were told to be stale: entry, start, fence, when.
-    stale: list[tuple[str, float, int | None, float]] = field(default_factory=list)
-    #: Copies that were refused: entry, start, why, when, where.
-    refused: list[tuple[str, float, str, float, tuple[str, ...]]] = field(default_factory=list)
-    #: Retries that were sent: entry, start, when, when they are due.
-    retries: list[tuple[str, float, float, float]] = field(default_factory=list)
-    #: Every entry's description.
-    told: dict[str, Any] = field(default_factory=dict)
-    #: Children that were certainly opened, and since when, unless a failover has undone that.
-    children: dict[tuple[str, float], float] = field(default_factory=dict)
-    #: Threads that ended with an error.
-    crashes: list[str] = field(default_factory=list)
-    #: Seconds for which the store knows who closed a window.
-    marker_ttl: float = 600.0
-
-    def lines(self) -> list[str]:
-        return [json.dumps(line, sort_keys=True) for line in self.history]
 
 
 def make_plan(seed: str) -> Plan:
@@ -264,11 +218,10 @@ class Episode:
         self.world.model = model
         self.kernel = self.world.kernel
         self.entries = dict(plan.entries)
-        self.world.entries_all = dict(plan.entries)
+        self.world.told = dict(plan.entries)
         self.beats: dict[int, Beat] = {}
         self.workers: dict[int, Worker] = {}
         self._generations = 0
-        self.struck = 0
         #: Entries whose definition was another one meanwhile.
         deploys = [fault for fault in plan.faults if fault["kind"] == "deploy"]
         self.changed = {name for fault in deploys for name in (*fault["changed"], *fault["left"])}
@@ -307,17 +260,14 @@ class Episode:
                 if worker.consumer is not None:
                     self.world.broker.lose(worker.consumer)
 
-    def at(self, seconds: float, do: Callable[[], object]) -> None:
-        self.kernel.call_at(round(seconds * SECOND), do)
-
     # -- the run
 
-    def run(self) -> Result:
+    def run(self) -> Books:
         world, kernel, plan = self.world, self.kernel, self.plan
         settings = plan.settings
         kernel.set_server_clock()
-        world.server.forget()
-        world.server.forget_scripts()
+        world.server.raw.flushall()
+        world.server.raw.script_flush()
         self._write_settings()
 
         def on_stale(window: Any, **_: Any) -> None:
@@ -357,22 +307,19 @@ class Episode:
             signals.window_late.disconnect(on_late)
             signals.window_stale.disconnect(on_stale)
             signals.window_refused.disconnect(on_refused)
-            world.end()
+            kernel.kill_all()
         windows = {(line["entry"], line["start"]) for line in world.history if line["what"] in ("started", "recorded")}
-        return Result(
-            world.history, len(windows), self.struck, dict(world.counted), dict(world.coverage),
-            kernel.steps, world.waits + world.crowd("broker"), world.crowd("worker"), world.wrong, world.sent,
-            world.stale, world.refused, world.retries_due, world.entries_all,
-            {child: at for child, at in world.children.items() if world.forgot_at < at < inf},
-            ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes],
-            self.plan.settings["once"]["marker_ttl"],
-        )  # fmt: skip
+        world.windows, world.steps = len(windows), kernel.steps
+        world.waited, world.busy = world.waited + world.crowd("broker"), world.crowd("worker")
+        world.children = {child: at for child, at in world.children.items() if world.forgot_at < at < inf}
+        world.crashes = ["".join([who, ": ", *traceback.format_exception(exc)]) for who, exc in kernel.crashes]
+        return Books(**{each.name: getattr(world, each.name) for each in fields(Books)})  # nothing else is kept
 
     def _drain(self) -> None:
         """Let no more windows come, and all that are open end."""
         world, kernel = self.world, self.kernel
         kernel.set_server_clock()
-        for name in self.world.entries_all:
+        for name in self.world.told:
             world.pause(name)
             world.write("paused", entry=name)
         until = kernel.now + round(self.bound() * SECOND)
@@ -442,7 +389,7 @@ class Episode:
 
         def read() -> None:
             lookup = Lookup(Store(Settings.from_app(make_app(self.world, {}))))
-            for name in [*self.world.entries_all, *children]:
+            for name in [*self.world.told, *children]:
                 self._tell(name, lookup.entry(name, 2000))
 
         children: dict[str, list[float]] = {}

@@ -164,7 +164,9 @@ class Explorer:
                     seen[reached] = len(order)
                     order.append(reached)
                 edges[-1].append(seen[reached])
-        ends = bytearray(self._all_ended(state) for state in order)
+        ends = bytearray(
+            state.cursor == self.windows and all(w[_ENDED] and not w[_OPEN] for w in state.windows) for state in order
+        )
         goes_on = True
         while goes_on:
             goes_on = False
@@ -172,9 +174,6 @@ class Explorer:
                 if not ends[number] and any(ends[each] for each in edges[number]):
                     ends[number] = goes_on = True
         return next((state for state, number in numbers.items() if not ends[number]), None)
-
-    def _all_ended(self, state: State) -> bool:
-        return state.cursor == self.windows and all(w[_ENDED] and not w[_OPEN] for w in state.windows)
 
     # -- what can happen --------------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ by: before a verb is sent, or when the server has carried it out and the reply i
 from __future__ import annotations
 
 import random
-from datetime import timedelta
 from functools import partial, partialmethod
 from typing import TYPE_CHECKING, Any
 
 from celery_once_beat.features import FEATURES
 from celery_once_beat.settings import WORKER_REPORTS
 
-from .kernel import EPOCH, FOREVER, SECOND
+from .kernel import FOREVER, SECOND
+from .world import start_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +170,7 @@ class Faults:
 
     def plan_all(self) -> None:
         for number, fault in enumerate(self.episode.plan.faults):
-            self.episode.at(fault["at"], partial(self._begin, number, fault))
+            self.kernel.call_at(round(fault["at"] * SECOND), partial(self._begin, number, fault))
 
     def _begin(self, number: int, fault: dict[str, Any]) -> None:
         if not self.over:
@@ -178,7 +178,7 @@ class Faults:
 
     def _struck(self, kind: str, how: str, target: Any = None, **fields: Any) -> None:
         """A fault has struck."""
-        self.episode.struck += 1
+        self.world.faults += 1
         self.world.struck(kind, how, target, **fields)
 
     # -- whom
@@ -213,7 +213,7 @@ class Faults:
     # -- what is done to whom
 
     def kill(self, actor: Any) -> None:
-        self.episode.struck += 1
+        self.world.faults += 1
         self.world.down(actor.process, f"{actor.role} killed")
         for process in self._processes(actor)[::-1]:
             self.world.kill(process, noted=True)
@@ -224,7 +224,7 @@ class Faults:
         if process is actor.process:
             self.kill(actor)
         else:
-            self.episode.struck += 1
+            self.world.faults += 1
             actor.kill_child(process)
 
     def _restart_later(self, actor: Any) -> None:
@@ -284,7 +284,7 @@ class Faults:
 
         def cut() -> None:
             if not self.over:
-                (self.world.cut_store if what == "store" else self.world.cut_broker)(process, until, how)
+                self.world.cut(what, process, until, how)
 
         if after:
             self.kernel.call_at(self.kernel.now + after, cut)
@@ -355,7 +355,7 @@ class Faults:
             def at_body(process: Process, request: bytes) -> tuple[bool, Any]:
                 unseen = self.kernel.now < until and not child.dead
                 if unseen and process is child:
-                    self.episode.struck += 1
+                    self.world.faults += 1
                     worker.kill_child(child, unseen=True)
                 return not unseen or process is child, None
 
@@ -382,7 +382,7 @@ class Faults:
             for worker in self._workers():
                 for process in worker.processes[1:]:
                     if self.world.bodies.get(process):
-                        self.episode.struck += 1
+                        self.world.faults += 1
                         worker.kill_child(process)
                         return
         actor = self._pick({**fault, "role": "beat" if fault["role"] == "beat" else "worker"})
@@ -392,7 +392,7 @@ class Faults:
     def _stop(self, fault: dict[str, Any]) -> None:
         actor = self._pick(fault)
         if actor and not actor.stopping:
-            self.episode.struck += 1
+            self.world.faults += 1
             actor.stop()
             self._when_ended(actor, lambda: self._restart_later(actor))
 
@@ -434,9 +434,8 @@ class Faults:
         actor = self._pick(fault)
         if actor:
             self._cut(actor.process, what, fault["for"], fault["how"])
-            cut = self.world.cut_store if what == "store" else self.world.cut_broker
             for process in self._processes(actor)[1:]:
-                cut(process, self.kernel.now + round(fault["for"] * SECOND), fault["how"])
+                self.world.cut(what, process, self.kernel.now + round(fault["for"] * SECOND), fault["how"])
 
     def _away(self, what: str, fault: dict[str, Any]) -> None:
         until = self.kernel.now + round(fault["for"] * SECOND)
@@ -445,25 +444,25 @@ class Faults:
         target = "server" if what == "store" else what
         # Who had asked when it went away waits on; who asks when it is back doesn't.
         self._struck("away", f"{what} away", target, until=told / SECOND, back=until / SECOND)
-        (self.world.store_away if what == "store" else self.world.broker_away)(until, fault["how"])
+        self.world.cut(what, None, until, fault["how"])
 
     _cut_store, _cut_broker = partialmethod(_cut_off, "store"), partialmethod(_cut_off, "broker")
     _store_away, _broker_away = partialmethod(_away, "store"), partialmethod(_away, "broker")
 
     def _scripts(self, fault: dict[str, Any]) -> None:
-        self.episode.struck += 1
+        self.world.faults += 1
         self.world.happened("scripts forgotten")
-        self.world.server.forget_scripts()
+        self.world.server.raw.script_flush()
 
     def _workers_unknown(self, fault: dict[str, Any]) -> None:
         """The store has lost what workers consume, and they say it again when they always do."""
-        self.episode.struck += 1
+        self.world.faults += 1
         self.world.happened("workers forgotten")
         self.world.slow(self.kernel.now, self.kernel.now + round((WORKER_REPORTS + 3.0) * SECOND))
-        self.world.server.forget_workers()
+        self.world.server.raw.delete("once:workers")
 
     def _failover(self, fault: dict[str, Any]) -> None:
-        if self.world.fails_over:
+        if self.world.replica is not None:
             return
         lag = fault["for"]
         if not self.episode.plan.settings["once"]["wait_replicas"]:
@@ -494,14 +493,14 @@ class Faults:
                 process.skew += round(fault["by"] * SECOND)
 
     def _message_fate(self, fault: dict[str, Any]) -> None:
-        self.episode.struck += 1
+        self.world.faults += 1
         copies = 4 if fault["kind"] == "message twice" else 1
         self.world.broker.fates += [(fault["kind"], round(fault["for"] * SECOND))] * copies
 
     _message_lost = _message_twice = _message_late = _message_overtakes = _message_fate
 
     def _purge(self, fault: dict[str, Any]) -> None:
-        self.episode.struck += 1
+        self.world.faults += 1
         self.world.happened("queue purged")
         self.world.broker.purge()
 
@@ -521,7 +520,7 @@ class Faults:
         episode = self.episode
         entries = {name: entry for name, entry in episode.entries.items() if name not in fault["left"]}
         entries.update(fault["changed"])
-        self.world.entries_all.update(fault["changed"])
+        self.world.told.update(fault["changed"])
         asked = self.world.at
         episode.entries = entries
         numbers = sorted(episode.beats)
@@ -569,7 +568,7 @@ class Faults:
 
         def do(schedules: Any) -> None:
             if what == "set":
-                world.entries_all[name] = entry
+                world.told[name] = entry
                 look = round((self.episode.plan.settings["once"]["recovery_interval"] + 1.0) * SECOND)
                 world.slow(self.kernel.now, self.kernel.now + look)  # until then beats have read it
                 schedules.set(
@@ -598,8 +597,6 @@ class Faults:
         self.episode.editor.todo.put(do)
 
     def _order(self, schedules: Any, what: str, name: str, asked: float) -> None:
-        from datetime import datetime, timezone
-
         from celery_once_beat.features.orders.orders import Orders
         from celery_once_beat.lookup import Lookup
 
@@ -607,12 +604,12 @@ class Faults:
 
         store = schedules._store
         again = what == "backfill"
-        if again and not is_tracked(self.world.entries_all[name]):
+        if again and not is_tracked(self.world.told[name]):
             return  # ``celery once`` refuses that
         seen = Lookup(store).entry(name, 10).windows
         starts = sorted([window.start for window in seen if (window.open is None) == again][:2])
         for start in starts:  # before: it may be carried out although nobody hears of it
-            seconds = (start - datetime.fromtimestamp(EPOCH, timezone.utc)) / timedelta(seconds=1)
+            seconds = start_of(start)
             self.world.write("asked" if again else "revoked", entry=name, start=seconds)
             self.world.ordered.add((name, seconds))
         if starts and again:

@@ -227,10 +227,6 @@ class _Revoked:
         return task_id in self._own()
 
 
-def _random_hex(digits: int) -> str:
-    return f"{_process().random.getrandbits(digits * 4):0{digits}x}"
-
-
 def _uniform(low: float, high: float) -> float:
     return _process().random.uniform(low, high)
 
@@ -297,7 +293,7 @@ def install() -> None:
     instead: dict[Any, _OfGreenlets] = {}
     for module, name, local in _of_package(threading.local):
         setattr(module, name, instead.setdefault(local, _OfGreenlets(local)))  # several modules may have it
-    random_bytes = lambda number: bytes.fromhex(_random_hex(number * 2))  # noqa: E731
+    random_bytes = lambda number: _process().random.getrandbits(8 * number).to_bytes(number, "big")  # noqa: E731
     identity.os = background.os = leases.os = SimpleNamespace(getpid=lambda: _process().pid, urandom=random_bytes)
     identity.socket = SimpleNamespace(gethostname=lambda: _process().name)
     put_back.random = SimpleNamespace(uniform=_uniform)

@@ -56,7 +56,8 @@ class Process:
         self.kernel = kernel
         self.name = name
         self.random = random.Random(f"{kernel.seed}/{name}")
-        self.pid = kernel.next_pid()
+        kernel.newest_pid += 1
+        self.pid = kernel.newest_pid
         self.threads: list[Thread] = []
         self.dead = False
         #: Until when it stands still.
@@ -83,7 +84,7 @@ class Process:
                 pass
             except BaseException as exc:  # noqa: BLE001  # it is the run's finding
                 if not self.dead:
-                    kernel.crashed(thread, exc)
+                    kernel.crashes.append((f"{thread.process.name}/{thread.name}", exc))
             if not self.dead:
                 self.threads.remove(thread)
 
@@ -114,7 +115,7 @@ class Kernel:
         #: When, tie, serial, thread or function, token, value.
         self._heap: list[tuple[int, int, int, Any, int, Any]] = []
         self._serial = 0
-        self._pid = 1000
+        self.newest_pid = 1000
         self._clock, self._server_clock = clock, server_clock
         self._set: Any = None
         self._server_set = -1
@@ -125,13 +126,6 @@ class Kernel:
         self.on_switch: Callable[[Process], None] = lambda process: None
         self._last: Process | None = None
         self.processes: list[Process] = []
-
-    def next_pid(self) -> int:
-        self._pid += 1
-        return self._pid
-
-    def crashed(self, thread: Thread, exc: BaseException) -> None:
-        self.crashes.append((f"{thread.process.name}/{thread.name}", exc))
 
     # -- the queue
 
@@ -196,10 +190,6 @@ class Kernel:
         if now != self._server_set:
             self._server_set = now
             self._server_clock.set(EPOCH * 10**9 + now * 1000, now * 1000, now * 1000)
-
-    def server_ms(self) -> int:
-        """The server's clock, ms."""
-        return EPOCH * 1000 + (self.now) // 1000
 
     # -- for threads
 

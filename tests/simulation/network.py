@@ -35,11 +35,6 @@ _WAITS = {b"waits_turn": "waits for its turn", b"waits_slot": "waits for a slot"
 _NAMES = {verb.sha.encode(): verb.name for verb in scripts.all_verbs()}
 
 
-def verbs_of(request: bytes) -> list[str]:
-    """The verbs of a request, in their order."""
-    return [_NAMES.get(sha, "?") for sha in _SHA.findall(request)]
-
-
 class Server:
     """One real server, whose clock the kernel sets before each request."""
 
@@ -48,12 +43,12 @@ class Server:
         self._link = redis.UnixDomainSocketConnection(
             path=path, decode_responses=True, encoding_errors="surrogateescape", socket_timeout=None, protocol=2
         )
-        self._raw = redis.Redis(unix_socket_path=path)
+        self.raw = redis.Redis(unix_socket_path=path)
         self._link.connect()
 
     def close(self) -> None:
         self._link.disconnect()
-        self._raw.close()
+        self.raw.close()
 
     def carry_out(self, request: bytes) -> list[Any]:
         """Send it; return its replies, an error in the place of a reply."""
@@ -77,7 +72,7 @@ class Server:
 
     def count_open(self) -> int:
         """How many windows owe their outcome."""
-        with self._raw.pipeline(transaction=False) as pipe:
+        with self.raw.pipeline(transaction=False) as pipe:
             for shard in range(SHARDS):
                 pipe.zcard(f"once:{{{shard}}}:open")
             return sum(pipe.execute())
@@ -85,23 +80,12 @@ class Server:
     def pause(self, entry: str) -> None:
         """As the verb does, for an entry that a beat has loaded."""
         key = f"once:{{{shard_of(entry)}}}:entry:{entry}"
-        if self._raw.exists(key):
-            self._raw.hset(key, "paused", "1")
-
-    def forget_workers(self) -> None:
-        """Forget what workers said they consume."""
-        self._raw.delete("once:workers")
-
-    def forget(self) -> None:
-        """Lose everything."""
-        self._raw.flushall()
-
-    def forget_scripts(self) -> None:
-        self._raw.script_flush()
+        if self.raw.exists(key):
+            self.raw.hset(key, "paused", "1")
 
     def state(self, prefix: str, entry: str, start: str) -> str:
         """The state of a window, as ``store/protocol`` names them."""
-        with self._raw.pipeline(transaction=False) as pipe:
+        with self.raw.pipeline(transaction=False) as pipe:
             pipe.zscore(f"{prefix}open", f"{entry}@{start}")
             pipe.get(f"{prefix}run:{entry}:{start}")
             pipe.hmget(f"{prefix}entry:{entry}", "cursor", f"w:{start}")
@@ -122,8 +106,8 @@ class Server:
 
     def snapshot(self) -> list[tuple[bytes, int, bytes]]:
         """All keys as they are now, each with when it expires (server ms, 0: never)."""
-        keys = sorted(self._raw.keys())
-        with self._raw.pipeline(transaction=False) as pipe:
+        keys = sorted(self.raw.keys())
+        with self.raw.pipeline(transaction=False) as pipe:
             pipe.time()
             for key in keys:
                 pipe.pttl(key)
@@ -138,10 +122,10 @@ class Server:
 
     def restore(self, found: Iterable[tuple[bytes, int, bytes]]) -> None:
         """Put a snapshot back; what would have expired since has."""
-        self._raw.flushall()
-        seconds, micro = self._raw.time()
+        self.raw.flushall()
+        seconds, micro = self.raw.time()
         now = seconds * 1000 + micro // 1000
-        with self._raw.pipeline(transaction=False) as pipe:
+        with self.raw.pipeline(transaction=False) as pipe:
             for key, expires, value in found:
                 if not expires or expires > now:
                     pipe.restore(key, expires, value, absttl=True)
@@ -174,11 +158,11 @@ class Connection:
     def _wait_for_link(self, what: str) -> None:
         """Raise if nothing comes through."""
         world = self.world
-        how = world.store_link(self.process)
+        how = world.link("store", self.process)
         if how == "refused":
             raise RedisConnectionError(f"simulation: {what} refused")
         if how == "silent":
-            world.sleep(self.process, self.timeout)
+            world.kernel.sleep(self.timeout)
             raise RedisTimeoutError(f"simulation: {what} timed out")
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -195,28 +179,28 @@ class Connection:
         world, process = self.world, self.process
         if self._era != world.store_era:
             raise RedisConnectionError("simulation: connection reset")
-        verbs = verbs_of(request)
+        verbs = [_NAMES.get(sha, "?") for sha in _SHA.findall(request)]
         era = self._era
-        act = world.before_request(process, verbs, request)
+        act = world.before(process, verbs, request)
         self._wait_for_link("request")
         if act == "lost":
-            world.sleep(process, self.timeout)
+            world.kernel.sleep(self.timeout)
             raise RedisTimeoutError("simulation: the request was lost")
         if isinstance(act, int):  # it arrives so much later, when nobody waits for its reply any more
             world.kernel.call_at(world.kernel.now + act, lambda: world.arrives_late(request, era))
-            world.sleep(process, self.timeout)
+            world.kernel.sleep(self.timeout)
             raise RedisTimeoutError("simulation: the request is late")
         if era != world.store_era:
             raise RedisConnectionError("simulation: connection reset")
         replies = world.carry_out(request)
-        act = world.before_reply(process, verbs, request)
+        act = world.after(process, verbs, request)
         if era != world.store_era:
             raise RedisConnectionError("simulation: connection reset")
-        if act == "lost" or world.store_link(process) != "":
-            world.sleep(process, self.timeout)
+        if act == "lost" or world.link("store", process) != "":
+            world.kernel.sleep(self.timeout)
             raise RedisTimeoutError("simulation: the reply was lost")
         if isinstance(act, int):
-            world.sleep(process, min(act, self.timeout))
+            world.kernel.sleep(min(act, self.timeout))
             if act >= self.timeout:
                 raise RedisTimeoutError("simulation: the reply is late")
         return replies

@@ -11,13 +11,63 @@ there on the calls on that entry are only counted.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulation.model import ANOTHER_RUNS, Args, Entry, Model, Window, pack
-from simulation.recorder import Line
+
+from celery_once_beat.store import scripts
+
+#: What was asked of a real server and what it answered, in the server's order. A line has the ``verb``, the ``entry``
+#: (the name of its hash), the ``start`` of its window ('' if it has none), the ``args`` under their names in
+#: ``store/scripts.py``, the ``reply`` as the script gave it, and ``at``, server ms. One with a ``command`` is a plain
+#: command that writes.
+Line = dict[str, Any]
+
+_VERBS = {verb.sha: verb for verb in scripts.all_verbs()}
+#: Commands that write what verbs look at.
+_WRITE = {"DEL", "UNLINK", "RESTORE", "SET", "HSET", "HDEL", "ZADD", "ZREM", "PEXPIRE", "EXPIRE"}
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text else None
+
+
+#: How an argument is read back, by its kind in ``store/scripts.py``.
+_READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("number", "span", "life", "time"), _whole),
+    "flag": lambda text: text == "1",
+    "words": str.split,
+}
+
+
+def line_of(words: Sequence[str], reply: Any, at: int) -> Line | None:
+    """Return the line of one command; None if it says nothing of windows."""
+    if words[0] in _WRITE:
+        return {"command": words[0], "keys": words[1:2], "at": at}
+    if words[0] != "EVALSHA":
+        return None
+    verb, count = _VERBS[words[1]], int(words[2])
+    keys, args = words[3 : 3 + count], words[3 + count :]
+    given = {name: _READ.get(kind, str)(text) for (name, kind), text in zip(verb.kinds.items(), args, strict=True)}
+    entry = dict(zip(verb.key_names, keys, strict=False)).get("entry", "")
+    start = given.pop("start", "")
+    given.pop("member", None)
+    answer = {"error": str(reply)} if isinstance(reply, Exception) else reply
+    return {"verb": verb.name, "entry": entry, "start": start, "args": given, "reply": answer, "at": at}
+
+
+def read_requests(data: bytes) -> list[list[str]]:
+    """Return the commands of a request, as words."""
+    stream, found = io.BytesIO(data), []
+    while head := stream.readline():
+        sizes = (int(stream.readline()[1:]) for _ in range(int(head[1:])))
+        found.append([stream.read(size + 2)[:-2].decode(errors="surrogateescape") for size in sizes])
+    return found
+
 
 #: A marker passes by the clock that the server had when it began with the script: ms by which TIME may differ.
 SLACK = 2
@@ -249,8 +299,6 @@ class Replay:
 
     def _command(self, line: Line) -> None:
         match line["command"]:
-            case "FLUSHALL" | "FLUSHDB":
-                self._known.clear()
             case "save":  # a replica has it so, and gets no more
                 self._saved = {name: replace(known, states=list(known.states)) for name, known in self._known.items()}
             case "fail over":

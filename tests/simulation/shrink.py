@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +37,12 @@ def _size(plan: Plan) -> tuple[int, int, float, int]:
     return len(plan.faults), len(plan.entries), plan.lasts, sum(map(len, plan.entries.values()))
 
 
-def _with(plan: Plan, **changes: Any) -> Plan:
-    smaller = deepcopy(plan)
-    for name, value in changes.items():
-        setattr(smaller, name, value)
-    return smaller
-
-
 def _with_faults(plan: Plan, faults: list[Any]) -> Plan:
-    return _with(plan, faults=faults)
+    return replace(plan, faults=faults)
 
 
 def _with_entries(plan: Plan, names: list[str]) -> Plan:
-    return _with(plan, entries={name: plan.entries[name] for name in names})
+    return replace(plan, entries={name: plan.entries[name] for name in names})
 
 
 def _fewer(items: list[Any], made: Callable[[list[Any]], Plan], still: Callable[[Plan], bool]) -> list[Any]:
@@ -70,7 +63,7 @@ def _fewer(items: list[Any], made: Callable[[list[Any]], Plan], still: Callable[
 def _less_time(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
     for lasts in (5.0, 10.0, 20.0, 40.0):
         if lasts < plan.lasts:
-            smaller = _with(plan, lasts=lasts)
+            smaller = replace(plan, lasts=lasts)
             if still(smaller):
                 return smaller
     return plan
@@ -83,12 +76,12 @@ def _plainer(plan: Plan, still: Callable[[Plan], bool]) -> Plan:
             if option in ("kind", "every", "task", "takes", "catch_up"):
                 continue
             entry = {each: value for each, value in plan.entries[name].items() if each != option}
-            smaller = _with(plan, entries={**plan.entries, name: entry})
+            smaller = replace(plan, entries={**plan.entries, name: entry})
             if still(smaller):
                 plan = smaller
     for setting in ("beats", "workers"):
         if plan.settings[setting] > 1:
-            smaller = _with(plan, settings={**plan.settings, setting: plan.settings[setting] - 1})
+            smaller = replace(plan, settings={**plan.settings, setting: plan.settings[setting] - 1})
             if still(smaller):
                 plan = smaller
     return plan

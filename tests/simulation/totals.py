@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from .faults import cells
 
 if TYPE_CHECKING:
-    from .episode import Result
+    from .world import Books
 
 
 @dataclass
@@ -32,13 +31,10 @@ class Played:
     coverage: list[tuple[str, str, str, int]]
 
     @classmethod
-    def of(cls, number: int, result: Result, wrong: list[str], cpu: float) -> Played:
+    def of(cls, number: int, result: Books, wrong: list[str], cpu: float) -> Played:
         digest = hashlib.sha256("".join(line + "\n" for line in result.lines()).encode()).hexdigest()
         coverage = [(*cell, times) for cell, times in result.coverage.items()]
         return cls(number, digest, result.windows, result.faults, result.steps, cpu, wrong, result.counted, coverage)
-
-    def as_json(self) -> str:
-        return json.dumps(vars(self))
 
     def tell_wrong(self, seed: int) -> None:
         for line in self.wrong:

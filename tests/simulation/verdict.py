@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .judge import HistoryError, Violation, judge, waits
 
 if TYPE_CHECKING:
-    from .episode import Result
+    from .world import Books
 
 
 def rule_of(line: str) -> str:
@@ -24,7 +24,7 @@ def rule_of(line: str) -> str:
     return line.partition(":")[0]
 
 
-def judged(result: Result) -> list[str]:
+def judged(result: Books) -> list[str]:
     """What breaks the promise, a line each."""
     try:
         judgement = judge(result.lines(), result.waited)
@@ -40,7 +40,7 @@ def judged(result: Result) -> list[str]:
     return wrong
 
 
-def _calm(result: Result) -> list[str]:
+def _calm(result: Books) -> list[str]:
     """Where nothing is struck, each window is sent once, begins at once, and ends as its body does."""
     healed = next(line["at"] for line in result.history if line["what"] == "healed")
     pause = next(line["at"] for line in result.history if line["what"] == "paused" and line["at"] > healed)
@@ -78,7 +78,7 @@ def _calm(result: Result) -> list[str]:
     return wrong
 
 
-def _children(result: Result) -> list[str]:
+def _children(result: Books) -> list[str]:
     """Each child that was opened has ended; the judge says the rest, of children as of entries' windows."""
     ended = {
         (each["entry"], each["start"]) for each in result.history if each["what"] == "recorded" and each["outcome"]
@@ -96,13 +96,13 @@ def _may_wait(told: dict[str, Any]) -> bool:
     return waits(told) or told.get("overlap") == "skip"
 
 
-def _group(result: Result, entry: str) -> set[str]:
+def _group(result: Books, entry: str) -> set[str]:
     """The entry, and those with which it shares a limit."""
     limit = result.told[entry].get("limit")
     return {name for name, other in result.told.items() if limit and other.get("limit") == limit} | {entry}
 
 
-def _free_since(result: Result, entry: str, at: float) -> float:
+def _free_since(result: Books, entry: str, at: float) -> float:
     """When the last window ended for which one that began then may have had to wait: it may have expired."""
     if not waits(result.told[entry]):
         return 0.0
@@ -114,7 +114,7 @@ def _free_since(result: Result, entry: str, at: float) -> float:
 class _Faults:
     """When who was struck."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Books) -> None:
         self._struck: dict[str, list[tuple[float, float]]] = {}
         for line in result.history:
             if line["what"] == "fault":
@@ -135,7 +135,7 @@ class _Faults:
         )
 
 
-def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
+def _own(result: Books) -> list[str]:  # noqa: PLR0912  # each rule in its turn
     """What the simulator knows of executions, their fences and their ends, and the judge doesn't."""
     faults = _Faults(result)
     ordered = {(line["entry"], line["start"]) for line in result.history if line["what"] in ("asked", "revoked")}
@@ -208,36 +208,28 @@ def _own(result: Result) -> list[str]:  # noqa: PLR0912  # each rule in its turn
     return wrong + _copies(result, windows, faults) + _refused(result, windows, faults)
 
 
-def _most_attempts(result: Result, entry: str) -> int:
+def _most_attempts(result: Books, entry: str) -> int:
     """How many executions a limit allows an entry; of one that came later, the least that any has."""
     limits = {name: description["max_attempts"] for name, description in result.history[0]["entries"].items()}
     return int(limits.get(entry, min(limits.values())))
 
 
-def _taken(result: Result, execution: dict[str, Any], at: float) -> bool:
+def _taken(result: Books, execution: dict[str, Any], at: float) -> bool:
     """Whether its lease had run out, and another worker had its window's message: that one may wait for a place."""
     since = execution["at"] + result.history[0]["lease"]
-    return any(
-        line["what"] == "received"
-        and (line["entry"], line["start"]) == (execution["entry"], execution["start"])
-        and since <= line["at"] <= at
-        and line["process"] != execution["process"]
-        for line in result.history
-    )
+    received = _lines(result, execution["entry"], "received", start=execution["start"])
+    return any(since <= line["at"] <= at and line["process"] != execution["process"] for line in received)
 
 
-def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
+def _others_died(result: Books, execution: dict[str, Any], at: float) -> bool:
     """Whether another worker may have begun, and died before its first line: it had the message of such a window.
 
     Or a failover may have undone what ended it.
     """
-    entry, start = execution["entry"], execution["start"]
+    entry = execution["entry"]
     beside = result.told.get(entry, {}).get("overlap")  # then any window of the entry keeps it out
-    had = {
-        line["process"]
-        for line in result.history
-        if line["what"] == "received" and line["entry"] == entry and (beside or line["start"] == start)
-    } - {execution["process"]}
+    received = _lines(result, entry, "received", start=None if beside else execution["start"])
+    had = {line["process"] for line in received} - {execution["process"]}
     return any(
         line["what"] == "fault"
         and line["kind"] in ("killed", "frozen", "failover")
@@ -248,7 +240,7 @@ def _others_died(result: Result, execution: dict[str, Any], at: float) -> bool:
     )
 
 
-def _copies(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
+def _copies(result: Books, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
     """A window whose message waits in the queue isn't sent again before start_timeout."""
     received: dict[tuple[str, float], float] = {}
     for line in result.history:
@@ -271,7 +263,7 @@ def _copies(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]
     return wrong
 
 
-def _refused(result: Result, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
+def _refused(result: Books, windows: dict[tuple[str, float], list[dict[str, Any]]], faults: _Faults) -> list[str]:
     """A copy is refused since another runs only if another runs."""
     lease, workers = result.history[0]["lease"], result.history[0]["workers"]
     wrong = []
@@ -316,11 +308,13 @@ def _ends(
     return []
 
 
-def _lines(result: Result, entry: str | None, *what: str) -> list[dict[str, Any]]:
-    return [line for line in result.history if line["what"] in what and line.get("entry") == entry]
+def _lines(result: Books, entry: str | None, *what: str, start: float | None = None) -> list[dict[str, Any]]:
+    """What the history tells of an entry, or of one window of it."""
+    of_entry = (line for line in result.history if line["what"] in what and line.get("entry") == entry)
+    return [line for line in of_entry if start is None or line["start"] == start]
 
 
-def _paused(result: Result, violation: Violation) -> str:
+def _paused(result: Books, violation: Violation) -> str:
     """Windows of a pause are caught up on after it (docs/cli.md)."""
     if violation.rule not in ("not-owed", "outcome"):
         return ""
@@ -334,7 +328,7 @@ def _paused(result: Result, violation: Violation) -> str:
     return "of a pause" if later else ""
 
 
-def _left(result: Result, violation: Violation) -> str:
+def _left(result: Books, violation: Violation) -> str:
     """What an entry owes that is in no schedule any more, no beat can send (docs/logs.md, window_unknown)."""
     if violation.rule != "lost":
         return ""
@@ -343,12 +337,12 @@ def _left(result: Result, violation: Violation) -> str:
     return "of an entry that left" if left else ""
 
 
-def _died(result: Result, violation: Violation) -> str:
+def _died(result: Books, violation: Violation) -> str:
     """What began, and what was struck before its body's first line, reached the limit."""
     if violation.rule != "outcome" or violation.facts["outcome"] != "failed":
         return ""
     recorded, faults = violation.facts["recorded"], _Faults(result)
-    own = [line for line in _lines(result, violation.entry, "started", "received") if line["start"] == violation.start]
+    own = _lines(result, violation.entry, "started", "received", start=violation.start)
     began = [line for line in own if line["what"] == "started" and line["at"] <= recorded]
     unseen = {
         line["at"]
@@ -363,7 +357,7 @@ def _died(result: Result, violation: Violation) -> str:
     return "given up after deaths" if len(began) + len(unseen) >= limit else ""
 
 
-def _skipped(result: Result, violation: Violation) -> str:
+def _skipped(result: Books, violation: Violation) -> str:
     """Without overlap, a late window is skipped also for a newer one that began before it, or waits for a place."""
     if violation.rule != "outcome" or violation.facts.get("outcome") != "skipped":
         return ""
@@ -378,7 +372,7 @@ def _skipped(result: Result, violation: Violation) -> str:
     return "skipped for another" if any(start > violation.start for start in began - over) else ""
 
 
-def _beside_given_up(result: Result, violation: Violation) -> str:
+def _beside_given_up(result: Books, violation: Violation) -> str:
     """What people gave up while it runs may go on beside the next (docs/cli.md, abandon)."""
     gone = {(line["entry"], line["start"]) for line in result.history if line["what"] == "revoked"}
     facts = violation.facts
@@ -398,23 +392,19 @@ def _beside_given_up(result: Result, violation: Violation) -> str:
     return ""
 
 
-def _by_fence(result: Result, violation: Violation) -> str:
+def _by_fence(result: Books, violation: Violation) -> str:
     """Of two that the judge can't tell apart, the larger fence began later; what people gave up may go on."""
     if violation.rule == "attempts":
-        asked = sum(line["start"] == violation.start for line in _lines(result, violation.entry, "asked"))
+        asked = len(_lines(result, violation.entry, "asked", start=violation.start))
         facts = violation.facts
         return "ordered: as many again" if facts["executions"] <= facts["max_attempts"] * (1 + asked) else ""
     if violation.rule != "outcome":
         return ""
     at, outcome = violation.facts["recorded"], violation.facts["outcome"]
     if outcome == "revoked":
-        gone = {line["start"] for line in _lines(result, violation.entry, "revoked")}
-        return "given up by order" if violation.start in gone else ""
-    begun = [
-        line
-        for line in _lines(result, violation.entry, "started")
-        if line["start"] == violation.start and line["at"] <= at and line.get("fence")
-    ]
+        return "given up by order" if _lines(result, violation.entry, "revoked", start=violation.start) else ""
+    started = _lines(result, violation.entry, "started", start=violation.start)
+    begun = [line for line in started if line["at"] <= at and line.get("fence")]
     if not begun:
         return ""
     last = max(begun, key=lambda line: (line["fence"], line["at"]))["execution"]

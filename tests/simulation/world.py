@@ -7,6 +7,7 @@ import random
 import re
 from base64 import b64decode
 from collections import Counter
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,12 @@ from .installed import forget, let_run, on_switch
 from .judge_history import QUEUE, Wait
 from .kernel import EPOCH, SECOND, Kernel, Process
 from .network import Connection, Server, split_wait
-from .recorder import line_of, read_requests
+from .replay import line_of, read_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .recorder import Line
-    from .replay import Replay
+    from .replay import Line, Replay
     from .standing_clock import StandingClock
 
 #: The task that is told of windows that end in anything but done.
@@ -34,12 +34,54 @@ CHILD = "sim.child"
 _RUN_KEY = re.compile(rb"\{(\d+)\}:run:([^\r]+):(\d{4}-\S+)\r")
 
 
-class World:
+@dataclass
+class Books:
+    """What an observer, and the simulator, know of a run."""
+
+    #: One line of it is one dict.
+    history: list[dict[str, Any]] = field(default_factory=list)
+    windows: int = 0
+    faults: int = 0
+    #: What happened how often: faults, and what came of them.
+    counted: Counter[str] = field(default_factory=Counter)
+    #: (state, verb, fault) → how often.
+    coverage: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    steps: int = 0
+    #: Who waited to try again, and when messages waited for a worker.
+    waited: list[Wait] = field(default_factory=list)
+    #: When messages waited in a worker whose places were all taken.
+    busy: list[Wait] = field(default_factory=list)
+    #: What the simulator itself found to be wrong.
+    wrong: list[str] = field(default_factory=list)
+    #: Window → when a message was sent for it, and by whom.
+    sent: dict[tuple[str, float], list[tuple[float, str]]] = field(default_factory=dict)
+    #: Executions that were told to be stale: entry, start, fence, when.
+    stale: list[tuple[str, float, int | None, float]] = field(default_factory=list)
+    #: Copies that were refused: entry, start, why, when, where.
+    refused: list[tuple[str, float, str, float, tuple[str, ...]]] = field(default_factory=list)
+    #: Retries that were sent: entry, start, when, when they are due.
+    retries: list[tuple[str, float, float, float]] = field(default_factory=list)
+    #: Every entry that there is or was, as it was described last.
+    told: dict[str, Any] = field(default_factory=dict)
+    #: Children that may be opened: entry, start → since when that is certain. At the end: those that were, unless a
+    #: failover has undone it.
+    children: dict[tuple[str, float], float] = field(default_factory=dict)
+    #: Threads that ended with an error.
+    crashes: list[str] = field(default_factory=list)
+    #: Seconds for which the store knows who closed a window.
+    marker_ttl: float = 600.0
+
+    def lines(self) -> list[str]:
+        return [json.dumps(line, sort_keys=True) for line in self.history]
+
+
+class World(Books):
     """What there is in one run."""
 
     def __init__(
         self, seed: str, clock: StandingClock, server_clock: StandingClock, server: Server, settings: dict[str, Any]
     ) -> None:
+        super().__init__(marker_ttl=settings["once"]["marker_ttl"])
         self.seed = seed
         self.settings = settings
         self.kernel = Kernel(seed, clock, server_clock)
@@ -48,58 +90,34 @@ class World:
         self.server = server
         visibility = settings["visibility"]
         self.broker = Broker(self, None if visibility is None else round(visibility * SECOND))
-        #: One line of it is one dict.
-        self.history: list[dict[str, Any]] = []
-        #: What happened how often: faults, and what came of them.
-        self.counted: Counter[str] = Counter()
-        #: (state, verb, fault) → how often.
-        self.coverage: Counter[tuple[str, str, str]] = Counter()
         #: Changes each time that the store's connections are lost.
         self.store_era = 0
-        #: Until when nobody reaches the store, and how that shows: refused or silent.
-        self._store_away = 0, ""
-        self._broker_away = 0, ""
-        #: Process → until when it doesn't reach it, and how that shows.
-        self._store_cut: dict[Process, tuple[int, str]] = {}
-        self._broker_cut: dict[Process, tuple[int, str]] = {}
+        #: Store or broker, and a process that is cut off from it; None: nobody reaches it. Until when, and how that
+        #: shows: refused or silent.
+        self._cut: dict[tuple[str, Process | None], tuple[int, str]] = {}
         #: Faults that wait for their moment: (phase, verb) → what is called with the process and the request.
         self.armed: dict[tuple[str, str], list[Any]] = {}
-        #: The replica stands still since: what it has.
-        self._replica: Any = None
+        #: The replica stands still, and is about to take over: what it has.
+        self.replica: Any = None
         #: Window → the retry that has it, as the store said.
         self._retries: dict[tuple[str, float], int] = {}
-        #: Children that may be opened: entry, start → since when that is certain.
-        self.children: dict[tuple[str, float], float] = {}
         #: Windows that people ordered, or gave up.
         self.ordered: set[tuple[str, float]] = set()
         #: When the store lost writes that somebody had acted on; before that: never.
         self.forgot_at = -1.0
         #: The window whose body begins.
         self.beginning: tuple[str, float] = "", 0.0
-        #: Retries that were sent: entry, start, when, when they are due.
-        self.retries_due: list[tuple[str, float, float, float]] = []
-        #: What is certainly wrong.
-        self.wrong: list[str] = []
         #: The protocol's model, which goes along with what the store is asked; None: it doesn't.
         self.model: Replay | None = None
-        #: Window → when a message was sent for it, and by whom.
-        self.sent: dict[tuple[str, float], list[tuple[float, str]]] = {}
-        #: Executions that were told to be stale: entry, start, fence, when.
-        self.stale: list[tuple[str, float, int | None, float]] = []
-        #: Copies that were refused: entry, start, why, when, where.
-        self.refused: list[tuple[str, float, str, float, tuple[str, ...]]] = []
         #: Messages that wait for a place, in the broker and in workers, and since when some do.
         self._waiting: Counter[str] = Counter()
         self._crowded: dict[str, list[list[float]]] = {"broker": [], "worker": []}
-        self.waits: list[Wait] = []
         #: No fault comes any more.
         self.healed = False
         self._executions = 0
         #: Place → what ended the last process there.
         self._down: dict[str, dict[str, Any]] = {}
-        self._begun: Counter[tuple[str, float]] = Counter()
-        #: Every entry that there is or was, as it was described last.
-        self.entries_all: dict[str, Any] = {}
+        self.begun: Counter[tuple[str, float]] = Counter()
         #: Process → execution → (entry, start).
         self.bodies: dict[Process, dict[str, tuple[str, float]]] = {}
         #: Called when a process has been killed.
@@ -152,7 +170,7 @@ class World:
     def slow(self, since: int, until: int, process: Process | None = None) -> None:
         """Somebody who was away, or anybody, may wait for so long until it tries again."""
         for who in self.places(process) if process else ("",):
-            self.waits.append(Wait(since / SECOND, until / SECOND, who))
+            self.waited.append(Wait(since / SECOND, until / SECOND, who))
 
     def crowd(self, where: str) -> list[Wait]:
         """When messages waited there for longer than it takes to hand them on."""
@@ -214,10 +232,6 @@ class World:
             return 300 + 25 * self._latency.getrandbits(5)
         return 1000 * self._latency.randrange(2, 60)
 
-    def sleep(self, process: Process, microseconds: int) -> None:
-        process.check()
-        self.kernel.sleep(microseconds)
-
     def step(self, process: Process, point: str) -> None:
         """A process does something that takes a moment; here it may be struck."""
         process.check()
@@ -244,34 +258,22 @@ class World:
         process.check()
         return act
 
-    def _strike_verbs(self, phase: str, process: Process, verbs: list[str], request: bytes) -> Any:
-        if self.armed:
-            for verb in dict.fromkeys(verbs):
-                act = self._strike(phase, verb, process, request)
-                if act is not None:
-                    return act
-        return None
-
-    def _travel(self, act: Any) -> Any:
-        if act is None:
-            self.kernel.sleep(self.latency())
-        return act
-
-    def before_request(self, process: Process, verbs: list[str], request: bytes) -> Any:
+    def before(self, process: Process, verbs: list[str], request: bytes = b"") -> Any:
         """A process is about to send; returns None, ``lost``, or how late it arrives."""
         process.check()
-        return self._travel(self._strike_verbs("before", process, verbs, request))
+        return self._travel("before", process, verbs, request)
 
-    def before_reply(self, process: Process, verbs: list[str], request: bytes) -> Any:
-        """The server has carried it out; returns None, ``lost``, or how late the reply arrives."""
-        return self._travel(self._strike_verbs("after", process, verbs, request))
+    def after(self, process: Process, verbs: list[str], request: bytes = b"") -> Any:
+        """Who was asked has carried it out; returns None, ``lost``, or how late the reply arrives."""
+        return self._travel("after", process, verbs, request)
 
-    def before_message(self, process: Process, what: str) -> Any:
-        process.check()
-        return self._travel(self._strike("before", what, process, b""))
-
-    def after_message(self, process: Process, what: str) -> Any:
-        return self._travel(self._strike("after", what, process, b""))
+    def _travel(self, phase: str, process: Process, verbs: list[str], request: bytes) -> Any:
+        for verb in dict.fromkeys(verbs) if self.armed else ():
+            act = self._strike(phase, verb, process, request)
+            if act is not None:
+                return act
+        self.kernel.sleep(self.latency())
+        return None
 
     # -- the store
 
@@ -282,9 +284,9 @@ class World:
         replies = self.server.carry_out(request)
         if self.model is not None:
             for words, reply in zip(read_requests(request), replies, strict=True):
-                self._step_model(line_of(words, reply, self.kernel.server_ms()))
+                self._step_model(line_of(words, reply, EPOCH * 1000 + self.kernel.now // 1000))
         if replicas:
-            replies.append(0 if self._replica is not None else replicas)
+            replies.append(0 if self.replica is not None else replicas)
         return replies
 
     def _step_model(self, line: Line | None) -> None:
@@ -306,63 +308,44 @@ class World:
         if era == self.store_era:
             self.carry_out(request)
 
-    def store_link(self, process: Process) -> str:
-        """How the store can't be reached: refused, silent; '' if it can."""
-        for until, how in (self._store_away, self._store_cut.get(process, (0, ""))):
+    def link(self, way: str, process: Process) -> str:
+        """How the store or the broker can't be reached: refused, silent; '' if it can."""
+        for who in (None, process):
+            until, how = self._cut.get((way, who), (0, ""))
             if until > self.kernel.now:
                 return how
         return ""
 
-    def broker_link(self, process: Process) -> str:
-        for until, how in (self._broker_away, self._broker_cut.get(process, (0, ""))):
-            if until > self.kernel.now:
-                return how
-        return ""
-
-    def store_away(self, until: int, how: str) -> None:
-        self._store_away = until, how
-        self.store_era += 1
-
-    def broker_away(self, until: int, how: str) -> None:
-        self._broker_away = until, how
-        self.kernel.call_at(until, self.broker.push)
-
-    def cut_store(self, process: Process, until: int, how: str) -> None:
-        self._store_cut[process] = until, how
-
-    def cut_broker(self, process: Process, until: int, how: str) -> None:
-        self._broker_cut[process] = until, how
-        self.kernel.call_at(until, self.broker.push)
+    def cut(self, way: str, process: Process | None, until: int, how: str) -> None:
+        """Let a process, or nobody, reach it until then."""
+        self._cut[way, process] = until, how
+        if way == "broker":
+            self.kernel.call_at(until, self.broker.push)
+        elif process is None:
+            self.store_era += 1
 
     def heal(self) -> None:
         """Every way is open again, and nothing waits for its moment."""
         self.armed.clear()
         self.broker.fates.clear()
-        self._replica = None
-        self._store_away = self._broker_away = 0, ""
-        self._store_cut.clear()
-        self._broker_cut.clear()
+        self.replica = None
+        self._cut.clear()
         self.broker.push()
-
-    @property
-    def fails_over(self) -> bool:
-        """Whether the replica stands still, and is about to take over."""
-        return self._replica is not None
 
     def replica_stops(self) -> None:
         """The replica gets no more writes from now on."""
         self.kernel.set_server_clock()
-        self._replica = self.server.snapshot()
+        self.replica = self.server.snapshot()
         self._step_model({"command": "save", "at": 0})
 
     def replica_takes_over(self) -> None:
         """The master is lost, and with it what the replica doesn't have."""
         self.kernel.set_server_clock()
-        found, self._replica = self._replica, None
+        found, self.replica = self.replica, None
         self.store_era += 1
         self.server.restore(found)
         self._step_model({"command": "fail over", "at": 0})
-        self.server.forget_scripts()
+        self.server.raw.script_flush()
 
     def state_of(self, request: bytes) -> str:
         """The state of the first window of a request."""
@@ -374,11 +357,6 @@ class World:
         return self.server.state(f"once:{{{shard}}}:", entry, start)
 
     # -- bodies
-
-    def count_execution(self, entry: str, start: float) -> int:
-        """The number of this execution of a window."""
-        self._begun[entry, start] += 1
-        return self._begun[entry, start]
 
     def started(self, process: Process, entry: str, start: float, fence: int | None) -> str:
         self._executions += 1
@@ -398,21 +376,17 @@ class World:
         self, process: Process, window: Any, start: float, retry: int, asked: float, countdown: float
     ) -> None:
         """A retry was sent; the store may know that it has the window now, unless a failover is about to undo that."""
-        self.retries_due.append((window.entry, start, asked, asked + countdown))
-        if not process.dead and not self.fails_over and self._run_key(window).startswith(f"wait:{retry}:"):
+        self.retries.append((window.entry, start, asked, asked + countdown))
+        if not process.dead and self.replica is None and self._run_key(window).startswith(f"wait:{retry}:"):
             self._retries[window.entry, start] = retry
 
     def check_retry(self, process: Process, window: Any, start: float, retry: int) -> None:
         """A window that was handed over to a retry is executed by that one, or by a later one."""
         entry = window.entry
         least = self._retries.get((entry, start), 0)
-        if self.forgot_at >= 0 or not self.entries_all.get(entry, {}).get("tracked", True):
+        if self.forgot_at >= 0 or not self.told.get(entry, {}).get("tracked", True):
             return  # of an untracked window nobody knows any more, once its lease has run out
-        if (
-            retry < least
-            and not self.entries_all[entry].get("retry_failed_after")
-            and (entry, start) not in self.ordered
-        ):
+        if retry < least and not self.told[entry].get("retry_failed_after") and (entry, start) not in self.ordered:
             self.wrong.append(
                 f"retry: at {self.at} {process.name} runs {start} of {entry} as retry {retry}, after {least}"
             )
@@ -450,10 +424,6 @@ class World:
             self.ended(process, execution, "killed")
         self.kernel.kill(process)
         self.on_death(process)
-
-    def end(self) -> None:
-        """Let nothing of it go on."""
-        self.kernel.kill_all()
 
 
 def start_of(instant: Any) -> float:
