@@ -43,7 +43,7 @@ def main() -> None:
     os.environ["CI"] = "1"  # the tests' random examples are the same each time
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="once-mutants-") as folder:
-        part, tests, mutants = _python(Path(folder), asked.at) if asked.only == "python" else _lua(Path(folder))
+        part, tests, mutants = _python(Path(folder)) if asked.only == "python" else _lua(Path(folder))
         random.Random(asked.seed).shuffle(mutants)
         chosen = mutants[: asked.sample]
         if asked.at:
@@ -53,11 +53,10 @@ def main() -> None:
             sys.exit(f"found less than {ENOUGH} % of them")
 
 
-def _python(folder: Path, at: list[str]) -> tuple[Part, list[str], list[Mutant]]:
+def _python(folder: Path) -> tuple[Part, list[str], list[Mutant]]:
     from . import python
 
-    mutants, places = python.mutants(PACKAGE, folder, at)
-    return python.Python(places), python.TESTS, mutants
+    return python.Python(), python.TESTS, python.mutants(PACKAGE, folder)
 
 
 def _lua(folder: Path) -> tuple[Part, list[str], list[Mutant]]:

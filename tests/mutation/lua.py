@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from servers import RedisServer
-
 from celery_once_beat.store import scripts
 
 from .trial import Change, Mutant
@@ -32,8 +30,6 @@ TESTS = [
     )
 ]  # fmt: skip
 
-
-VERBS = {each.name for each in scripts.all_verbs()}
 #: Comparisons whose first change moves the bound alone, and what says that times are compared.
 _BOUNDS = {"<", "<=", ">", ">="}
 _OF_TIMES = re.compile(r"\bNOW\b|\bdeadline\b|\bat\b|\bPTTL\b")
@@ -129,92 +125,15 @@ def _depth(text: str) -> int:
     return sum(code.count(bracket) for bracket in "({") - sum(code.count(bracket) for bracket in ")}")
 
 
-#: What begins a block, and what its first statement can't be.
-_BEGINS = re.compile(r"(\b(then|do|else|repeat)|\bfunction\b[^()]*\([^()]*\)|^ *end)$")
-_NO_STATEMENT = re.compile(r" *(else|end|until|local function|[)}])")
-#: In the log of a server that runs the scripts.
-_NOTE_HERE = """
-local NOTED = {}
-local function note_here(place)
-  if not NOTED[place] then
-    NOTED[place] = true
-    redis.log(redis.LOG_WARNING, 'once-mutants ' .. place)
-  end
-end
-"""
-_NOTED = re.compile(rb"once-mutants (\S+)")
-
-
-def _marks(path: Path, name: str, is_piece: bool) -> tuple[str, dict[int, int]]:
-    """The file with a note for the server's log at the start of each block; for each line the last note on its way."""
-    made, last, at, before, of_statement = ["-- include: note_here"], {}, [], "", 0
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        code = re.sub(r"\s*--.*", "", line)
-        indent = len(code) - len(code.lstrip())
-        if code and _BEGINS.search(before) and not _NO_STATEMENT.match(code) and (indent or not is_piece):
-            made.append(" " * indent + f"note_here('{name}:{number}')")
-            at.append((number, indent))
-        made.append(line)
-        if code:
-            goes_on = before.endswith((",", "(", "{", "=")) or code.split()[0] in ("and", "or", "..")
-            of_statement = of_statement if goes_on else indent
-            last[number] = next((mark for mark, depth in reversed(at) if depth <= of_statement), 0)
-            before = code
-    return "\n".join(made) + "\n", last
-
-
-class _Logs:
-    """What the servers of this process note."""
-
-    def __init__(self) -> None:
-        self._found: set[str] = set()
-        self._read: dict[RedisServer, int] = {}
-        launch, end = RedisServer._launch, RedisServer.__exit__
-
-        def launched(server: RedisServer) -> None:
-            self._read.setdefault(server, 0)
-            launch(server)
-
-        def ended(server: RedisServer, *exc_info: object) -> None:
-            self._read_of(server)
-            self._read.pop(server, None)
-            end(server, *exc_info)
-
-        RedisServer._launch, RedisServer.__exit__ = launched, ended  # type: ignore[assignment,method-assign]
-
-    def read(self) -> set[str]:
-        """What was noted since the last time."""
-        for server in [*self._read]:
-            self._read_of(server)
-        found, self._found = self._found, set()
-        return found
-
-    def _read_of(self, server: RedisServer) -> None:
-        path = server.directory / "log"
-        if server in self._read and path.exists():
-            with path.open("rb") as log:
-                log.seek(self._read[server])
-                self._found |= {place.decode() for place in _NOTED.findall(log.read())}
-                self._read[server] = log.tell()
-
-
 class Lua:
-    """Which blocks of the scripts a test runs, and which mutant is in place."""
+    """Which scripts a test runs, and which mutant is in place."""
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
         no_lua = shutil.ignore_patterns("*.py", "*.pyc", "static", "templates")
         shutil.copytree(source, folder / "lua", ignore=no_lua)
-        shutil.copytree(source, folder / "noting" / "lua", ignore=no_lua)
-        self.last: dict[str, dict[int, int]] = {}
-        for path in source.rglob("*.lua"):
-            name = path.relative_to(source)
-            text, self.last[str(name)] = _marks(path, str(name)[:-4], path.stem not in VERBS)
-            (folder / "noting" / "lua" / name).write_text(text)
-        (folder / "noting" / "lua" / "store/lua/pieces/note_here.lua").write_text(_NOTE_HERE)
         _read_from(folder)
         self.scripts = _scripts()
-        self.logs = _Logs()
 
     def last_test(self) -> list[str]:
         """What a mutant meets that all tests bear: a run of the simulation, each answer held against the model."""
@@ -232,14 +151,12 @@ class Lua:
             return tail(verb, *args)
 
         def called() -> set[str]:
-            found = verbs | self.logs.read()
+            found = verbs.copy()
             verbs.clear()
             return found
 
         scripts.Verb.tail = noted  # type: ignore[method-assign]
-        _read_from(self.folder / "noting")
         yield called
-        _read_from(self.folder)
         scripts.Verb.tail = tail  # type: ignore[method-assign]
 
     @contextmanager
@@ -250,9 +167,7 @@ class Lua:
         _read_from(self.folder)
         now = _scripts()
         changed = {name for name in now if now[name] != self.scripts[name]}
-        mark = self.last[mutant.path].get(mutant.line)
-        of = {f"{mutant.path[:-4]}:{mark}"} if changed and mark else changed
-        yield Change(of, [now[name] for name in changed])
+        yield Change(changed, [now[name] for name in changed])
         file.write_text(was)
         _read_from(self.folder)
 

@@ -8,7 +8,6 @@ its file.
 from __future__ import annotations
 
 import gc
-import hashlib
 import inspect
 import json
 import os
@@ -144,7 +143,7 @@ class Trial:
     def _know(self, items: list[pytest.Item]) -> None:
         """What each test calls and how long it takes; what is known of those that haven't changed is kept."""
         kept = json.loads(self.known.read_text()) if self.known.exists() else {}
-        stamps = {item.nodeid: f"{_text(item)} {self.of_code}" for item in items}
+        stamps = {item.nodeid: f"{inspect.getsource(item.function)} {self.of_code}" for item in items}
         new = [item for item in items if kept.get(item.nodeid, [""])[0] != stamps[item.nodeid]]
 
         def run() -> object:
@@ -237,11 +236,6 @@ def _left_out(item: pytest.Item) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     others = {"procs", "rabbit_server", "postgres_server", "maria_server"} & {*item.fixturenames}  # type: ignore[attr-defined]
     return bool(others) or params.get("any_server") == "redis"
-
-
-def _text(item: pytest.Item) -> str:
-    code = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
-    return hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()
 
 
 def _in_a_process(run: Callable[[], object], limit: float) -> tuple[Any, float]:
