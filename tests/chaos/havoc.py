@@ -67,7 +67,7 @@ class Havoc:
         self._rng = random.Random(fault.who)
         self._number += 1
         with contextlib.suppress(NobodyError):
-            getattr(self, "_" + _name(fault.kind))(fault)
+            getattr(self, "_" + fault.kind.replace(",", "").replace(" ", "_").lower())(fault)
             self.counts[fault.kind] += 1
 
     def _need(self, there: object) -> None:
@@ -255,7 +255,3 @@ class Havoc:
             return
         with contextlib.suppress(*self.cast.broker.errors):
             self._seen = [*self._seen, *self.cast.broker.see(self.cast.system.queue)][-200:]
-
-
-def _name(kind: str) -> str:
-    return kind.replace(",", "").replace(" ", "_").lower()

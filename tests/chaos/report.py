@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
 def write_report(folder: str | None, verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> None:
     """Print it; with ``folder`` it is written to ``chaos.md`` there, with RabbitMQ to ``chaos-rabbitmq.md``."""
-    name = "chaos.md" if havoc.cast.broker.kind == "redis" else f"chaos-{havoc.cast.broker.kind}.md"
-    write(folder, name, _text(verdict, havoc, seed, minutes, every))
-
-
-def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> str:
     broker = havoc.cast.broker
     rows = [
         ("windows", verdict.windows),
@@ -47,7 +42,8 @@ def _text(verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: floa
         f"the broker: {havoc.counts.total()} faults in {minutes:g} minutes. Lease {LEASE:g} s, publish_timeout 1 s, "
         "recovery_interval 0.3 s, start_timeout 5 s."
     )
-    title = "Chaos" if broker.kind == "redis" else "Chaos with RabbitMQ"
+    name, title = ("chaos", "Chaos") if broker.kind == "redis" else ("chaos-rabbitmq", "Chaos with RabbitMQ")
     command = f"make chaos MINUTES={minutes:g} SEED={seed} EVERY={every:g} BROKER={broker.kind}"
     page = [f"# {title}", f"`{command}`, {machine()}.", about, table(["what", ""], rows)]
-    return "\n\n".join([*page, table(["fault", "times"], sorted(havoc.counts.items()))]) + "\n"
+    page.append(table(["fault", "times"], sorted(havoc.counts.items())))
+    write(folder, f"{name}.md", "\n\n".join(page) + "\n")

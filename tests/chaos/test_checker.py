@@ -19,10 +19,8 @@ def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
     worker = procs.start_worker("chaos.stock", env=env, concurrency=4)
     worker.wait_ready()
     ledger.write("clock", epoch=time.monotonic() - time.time())
-    beats = [
-        procs.start_beat("chaos.stock", name="beat1", env=env, scheduler="celery.beat:PersistentScheduler"),
-        procs.start_beat("chaos.stock", name="beat2", env=env, scheduler="celery.beat:PersistentScheduler"),
-    ]
+    stock = {"env": env, "scheduler": "celery.beat:PersistentScheduler"}
+    beats = [procs.start_beat("chaos.stock", name=name, **stock) for name in ("beat1", "beat2")]
     for beat in beats:
         beat.wait_ready()
     wait_until(lambda: len(ledger.read("finish")) > 6, "windows of both beats", 60)
@@ -30,12 +28,8 @@ def test_every_check_fails_on_stock_beat(procs, ledger, redis_url):
     for beat in beats:
         beat.kill()
     wait_until(lambda: time.monotonic() > begin + 3, "a gap without beat", 60)
-    beats = [
-        procs.start_beat(
-            "chaos.stock", name="ahead", env=env, faketime=2.0, scheduler="celery.beat:PersistentScheduler"
-        ),
-        procs.start_beat("chaos.stock", name="beat3", env=env, scheduler="celery.beat:PersistentScheduler"),
-    ]
+    procs.start_beat("chaos.stock", name="ahead", faketime=2.0, **stock)
+    procs.start_beat("chaos.stock", name="beat3", **stock)
 
     def found():
         return judge(ledger.read(), {"tick": 1.0}, begin - 2, time.monotonic(), LEASE)
