@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -68,9 +68,7 @@ def missing_words(shown: str, real: str, may_miss: Collection[str]) -> list[str]
 class Page:
     """One page as it runs. Blocks that are taken by another test are left out."""
 
-    def __init__(
-        self, page: str, procs: Processes, folder: Path, server: RedisServer, *, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, page: str, procs: Processes, folder: Path, server: RedisServer) -> None:
         self.page = page
         self.procs = procs
         self.folder = folder
@@ -80,7 +78,7 @@ class Page:
         self.workers: list[Proc] = []
         self.output = ""
         paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.env = {**(env or {}), "PYTHONPATH": os.pathsep.join(paths)}
+        self.env = {"PYTHONPATH": os.pathsep.join(paths)}
         self._driver: subprocess.Popen[str] | None = None
 
     def __enter__(self):
@@ -97,19 +95,16 @@ class Page:
 
     def run(self, taken: Callable[[Block], bool]) -> int:
         """Run all blocks in order; returns how many."""
+        run = {"python": self._python, "console": self._console, "text": self._text, "conf": self._conf}
         number = 0
         for block in blocks_of(self.page):
             if block.not_run or taken(block):
                 continue
-            self.run_block(block)
+            assert block.language in run, f"{block}: nobody runs {block.language or 'what has no language'}"
+            run[block.language](block)
             number += 1
         self.end()
         return number
-
-    def run_block(self, block: Block) -> None:
-        run = {"python": self._python, "console": self._console, "text": self._text, "conf": self._conf}
-        assert block.language in run, f"{block}: nobody runs {block.language or 'what has no language'}"
-        run[block.language](block)
 
     def here(self, text: str) -> str:
         """The text with this page's server in the place of the usual one."""

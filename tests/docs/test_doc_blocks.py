@@ -75,13 +75,6 @@ def test_what_is_not_run_says_why_and_is_one_of_these() -> None:
     assert found == NOT_RUN
 
 
-def test_each_block_has_a_language_that_something_runs() -> None:
-    """No block is passed over: one that has no language is another test's."""
-    for block in ALL:
-        if block.page not in PAGES and not block.not_run and not taken(block):
-            assert block.language in ("python", "console", "text", "conf"), block
-
-
 def test_no_line_is_wider_than_the_site_shows() -> None:
     """At 1,300 px a block has room for 120 characters; what one types fits, what a command prints may wrap."""
     for block in ALL:

@@ -107,10 +107,6 @@ def machine(procs: Processes, folder: Path, redis_url: str) -> Machine:
     return Machine(procs, folder, redis_url)
 
 
-def wait_for_windows(worker: Proc) -> None:
-    worker.wait_log(r"Task proj\.tick\[\S+\] succeeded", 60)
-
-
 # ------------------------------------------------------------------------------------------------ Kubernetes
 
 
@@ -140,12 +136,8 @@ def env_of(objects: dict[tuple[str, str], dict[str, Any]], name: str) -> dict[st
 
 def test_the_manifests_are_valid(objects: dict[tuple[str, str], dict[str, Any]]) -> None:
     """By Kubernetes' own schema, with no field that it doesn't know; and labels that find what they are to find."""
-    assert Counter(kind for kind, _ in objects) == {
-        "Secret": 1,
-        "Deployment": 3,
-        "PodDisruptionBudget": 2,
-        "Service": 1,
-    }
+    kinds = Counter(kind for kind, _ in objects)
+    assert kinds == {"Secret": 1, "Deployment": 3, "PodDisruptionBudget": 2, "Service": 1}
     newest = kubernetes_validate.latest_version()
     for found in objects.values():
         kubernetes_validate.validate(found, newest, strict=True)
@@ -209,7 +201,7 @@ def test_the_pods_commands_and_probes(objects, machine, start_redis) -> None:
     assert [mount["mountPath"] for mount in worker["volumeMounts"]] == ["/tmp"]
     workers = machine.start(worker["command"], "worker", TMPDIR=str(machine.run)).wait_ready()
     beats = machine.start(beat["command"], "beat", ONCE_BEAT_HEARTBEAT_FILE=str(machine.heartbeat)).wait_ready()
-    wait_for_windows(workers)
+    workers.wait_log(r"Task proj\.tick\[\S+\] succeeded", 60)
     assert [machine.status(probe) for probe in probes.values()] == [0, 0]
     check_memory(objects, "beat", beats)
     check_memory(objects, "worker", workers)

@@ -10,22 +10,18 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from celery import Celery
 from celery.app.defaults import NAMESPACES
-from celery.beat import PersistentScheduler
 from celery.schedules import schedule
 from doc_pages import ROOT, the_block
 from processes import Processes, wait_until
 
 from celery_once_beat import Schedules
-from celery_once_beat.rules import is_polled
-from celery_once_beat.schedules import RRule
-from celery_once_beat.windows import next_start
 
 
 def table_words(page: str) -> set[str]:
@@ -165,36 +161,21 @@ def test_a_peers_task_under_these_beats(module: str, base: str, procs, redis_ser
     env = {"PYTHONPATH": str(tmp_path)}
     beats = [procs.start_beat("locked", name=f"beat{n}", env=env) for n in (1, 2)]
 
-    def sent() -> int:
-        return sum(beat.log.count("Sending due task sync") for beat in beats)
+    def said(text: str) -> int:
+        return sum(beat.log.count(text) for beat in beats)
 
-    wait_until(lambda: sent() >= 3, "it was due three times", 60)
-
-    def refused() -> int:
-        return sum(beat.log.count("AlreadyQueued") for beat in beats)
-
+    wait_until(lambda: said("Sending due task sync") >= 3, "it was due three times", 60)
     with redis_server.client() as client:
         wait_until(lambda: client.llen("celery"), "it is sent", 60)
         if base == "QueueOnce":
-            wait_until(refused, "the others are refused", 60)
+            wait_until(lambda: said("AlreadyQueued"), "the others are refused", 60)
         else:
-            assert not refused(), "celery-singleton returns the other's result"
+            assert not said("AlreadyQueued"), "celery-singleton returns the other's result"
         assert client.llen("celery") == 1, "it is sent once"
     assert all(beat.alive for beat in beats)
 
     worker = procs.start_worker("locked", env=env, pool="solo")
     wait_until(lambda: worker.log.count("succeeded") >= 3, "it runs again and again", 60)
-
-
-def test_redbeats_rrule() -> None:
-    """RedBeat's own is polled, as the page says; the one that takes its place has the rule's instants."""
-    from redbeat.schedules import rrule
-
-    app = Celery("rrule", set_as_current=False)
-    begin = datetime(2026, 11, 21, 5, tzinfo=timezone.utc)
-    assert is_polled(rrule("MINUTELY", dtstart=begin, interval=7, app=app))
-    seven = RRule("MINUTELY", dtstart=begin, interval=7)
-    assert next_start(seven, begin + timedelta(minutes=20)) == begin + timedelta(minutes=21)
 
 
 PROJ = """\
@@ -241,15 +222,3 @@ def test_to_redbeat_and_here_again(procs: Processes, redis_url: str, tmp_path: P
             assert RedBeatSchedulerEntry.from_key("redbeat:two", app=app).last_run_at == starts[-1]
             assert starts == [starts[0] + number * timedelta(seconds=2) for number in range(len(starts))]
     assert "Every account balances." in run("-m", "celery", "-A", "proj", "once", "audit")
-
-
-def test_back_to_stock_beat(tmp_path: Path) -> None:
-    """By an old celerybeat-schedule stock beat sends at once what is overdue; without one it counts from now."""
-    app = Celery("back", set_as_current=False)
-    app.conf.beat_schedule = {"hourly": {"task": "back.hourly", "schedule": 3600.0}}
-    file = str(tmp_path / "celerybeat-schedule")
-    old = PersistentScheduler(app, schedule_filename=file)
-    old.schedule["hourly"].last_run_at -= timedelta(hours=3)
-    old.close()
-    assert PersistentScheduler(app, schedule_filename=file).schedule["hourly"].is_due().is_due
-    assert not PersistentScheduler(app, schedule_filename=f"{file}-new").schedule["hourly"].is_due().is_due

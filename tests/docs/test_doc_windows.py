@@ -21,14 +21,19 @@ DUE = [datetime(2026, 11, 21, 10, 10, tzinfo=timezone.utc) + n * timedelta(minut
 NOW = datetime(2026, 11, 21, 11, 5, tzinfo=timezone.utc)
 
 
+def rows_of(text: str, name: str) -> list[list[str]]:
+    """The cells of the table behind this comment, without its heading."""
+    table = text.partition(f"<!-- {name} -->")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+
+
 def said(cell: str) -> list[str]:
     return re.findall(r"\d\d:\d\d", cell)
 
 
 def test_what_runs_late() -> None:
     """Each row: the windows that run, in order, and those that are recorded as missed; together all six."""
-    table = TEXT.partition("<!-- catch-up -->")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    rows = rows_of(TEXT, "catch-up")
     assert len(rows) == 5
     for catch_up, grace, most, run, missed in rows:
         once: dict[str, Any] = {"catch_up": catch_up.strip('`"')}
@@ -75,8 +80,7 @@ def played(store: Store, overlap: str) -> tuple[list[str], list[str]]:
 
 def test_overlap(store: Store) -> None:
     """Each row of the example is what the store does; every policy has its row."""
-    table = OVERLAPS.partition("<!-- overlap -->")[2].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+    rows = rows_of(OVERLAPS, "overlap")
     assert [row[0].strip('`"') for row in rows] == list(OVERLAP)
     for overlap, _, run, skipped in rows:
         ran, over = played(store, overlap.strip('`"'))
