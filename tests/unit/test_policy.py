@@ -60,19 +60,7 @@ def test_an_entry_that_says_nothing_gets_the_settings() -> None:
     assert (found.retry_failed_after, found.overlap, found.spread) == (None, None, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("catch_up", "all"),
-        ("grace", 5.0),
-        ("anchor", ANCHOR),
-        ("tracked", False),
-        ("recover", False),
-        ("retry_failed_after", 60.0),
-        ("overlap", "buffer_all"),
-        ("spread", 90.0),
-    ],
-)
+@pytest.mark.parametrize(("key", "value"), [("anchor", ANCHOR), ("tracked", False), ("overlap", "buffer_all")])
 def test_what_an_entry_sets_counts_for_it(key: str, value: Any) -> None:
     """The option wins over the setting, and touches nothing else."""
     assert getattr(of({key: value}), key) == value
@@ -192,41 +180,12 @@ def outcome(due: list[datetime], policy: EntryPolicy, look: int = 10**9) -> tupl
     return runs, sum(step.missed_count for step in steps)
 
 
-@pytest.mark.parametrize(
-    ("late", "given", "runs", "missed"),
-    [
-        # on time: at most tolerance late; all run, in order
-        ((60, 30, 0), {"catch_up": "latest"}, [60, 30, 0], 0),
-        # latest: one where any is late, the newest that is due
-        ((3600, 1800, 61), {}, [61], 2),
-        ((3600, 1800, 30, 10), {}, [10], 3),
-        # all: in order, the newest max_catch_up of them
-        ((400, 300, 200, 100, 5), {"catch_up": "all", "max_catch_up": 2}, [200, 100, 5], 2),
-        # none: no late one
-        ((400, 300, 30), {"catch_up": "none"}, [30], 2),
-        # older than grace: missed, whatever catch_up says
-        ((400, 300, 200), {"catch_up": "all", "grace": 300.0}, [300, 200], 1),
-        # no tolerance: what isn't exactly on time is late
-        ((10, 5, 0), {"tolerance": 0.0, "catch_up": "none"}, [0], 2),
-    ],
-)
-def test_which_windows_run(late: tuple[float, ...], given: dict[str, Any], runs: list[float], missed: int) -> None:
-    """Of the windows that have passed, those that run by the entry's catch-up policy, and how many are missed."""
-    assert outcome(ago(*late), limits(**given)) == (runs, missed)
-
-
 def test_a_step_carries_what_is_missed_before_it() -> None:
     """The windows that a claim passes over go with it, in order."""
     due = ago(400, 300, 200, 5)
     first, second = next_steps(due, NOW, limits(catch_up="all", max_catch_up=1))
     assert first == Step(due[2], True, (due[0], due[1]), 2)
     assert second == Step(due[3], True)
-
-
-def test_a_step_of_which_nothing_runs_is_missed_itself() -> None:
-    """The newest of them moves the cursor, and is one of those that are missed."""
-    due = ago(400, 300, 200)
-    assert next_steps(due, NOW, limits(catch_up="none")) == [Step(due[2], False, tuple(due), 3)]
 
 
 def test_only_the_newest_missed_are_listed() -> None:
@@ -236,17 +195,6 @@ def test_only_the_newest_missed_are_listed() -> None:
     assert step.missed_count == 5000
     assert step.missed == tuple(due[-len(step.missed) :])
     assert len(step.missed) == policy_module._MOST_LISTED
-
-
-@pytest.mark.parametrize("catch_up", ["latest", "all", "none"])
-def test_a_long_outage_of_a_fast_schedule_is_worked_off(catch_up: str) -> None:
-    """More windows than are looked at in one step: the same ones run as if all had been seen at once."""
-    number = 2 * policy_module._MOST_MISSED_AT_ONCE + 3500
-    due = ago(*range(61, 61 + number))
-    runs, missed = outcome(due, limits(catch_up=catch_up, max_catch_up=700))
-    expected = {"latest": 1, "all": 700, "none": 0}[catch_up]
-    assert runs == [float(61 + expected - 1 - each) for each in range(expected)]
-    assert missed == number - expected
 
 
 def test_what_is_passed_over_is_claimed_while_more_is_looked_for() -> None:
