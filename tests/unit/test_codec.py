@@ -27,7 +27,6 @@ AT = datetime(2026, 1, 1, 1, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 #: AT, as a server counts.
 MS = "1767229200000"
-LONG = "x" * 1200
 WINDOW = WindowKey("a@b", AT)
 
 

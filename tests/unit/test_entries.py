@@ -538,21 +538,10 @@ T0 = datetime(2026, 11, 21, 12, 30, tzinfo=timezone.utc)
 HOURLY = crontab(minute=0)
 
 
-def rows(**entries: dict[str, Any]) -> Entries:
-    made = Entries("beat", Settings(), {})
-    made.refresh({
-        name: ScheduleEntry(name=name, task="t", schedule=HOURLY, options={"once": {"tracked": True, **once}}, app=None)
-        for name, once in entries.items()
-    })  # fmt: skip
-    return made
-
-
 def test_each_start_is_the_schedules_and_the_offset() -> None:
     """Windows are as many as without it, each so much later; after one start comes the next."""
-    made = rows(tenant={"spread": 600}, plain={})
-    row, plain = made.get("tenant"), made.get("plain")
-    assert row is not None
-    assert plain is not None
+    made = rows_of({"tenant": entry(HOURLY, once={"spread": 600}), "plain": entry(HOURLY)})
+    row, plain = get(made, "tenant"), get(made, "plain")
     offset = spread_offset("tenant", 600)
     assert offset > timedelta(0)
     assert len({spread_offset(f"tenant-{number}", 60.0) for number in range(100)}) > 90
@@ -566,12 +555,10 @@ def test_each_start_is_the_schedules_and_the_offset() -> None:
 
 def test_a_changed_spread_is_another_definition() -> None:
     """Beats that spread differently mustn't both claim; without it a definition is what it was before."""
-    marks = {
-        name: rows(tenant=once).get("tenant").fingerprint
-        for name, once in (("a", {"spread": 60}), ("b", {"spread": 61}), ("c", {}), ("d", {"spread": 0}))
-    }
-    assert len(set(marks.values())) == 3
-    assert marks["c"] == marks["d"]
+    each = ({"spread": 60}, {"spread": 61}, {}, {"spread": 0})
+    one, other, without, zero = (get(rows_of({"e": entry(HOURLY, once=once)}), "e").fingerprint for once in each)
+    assert len({one, other, without}) == 3
+    assert without == zero
 
 
 @given(st.text(max_size=50), st.floats(0, 1e6))

@@ -1,4 +1,4 @@
-"""The reasons to look at an entry: each documented, each judged by the thresholds that the docs state."""
+"""Outcomes, and the reasons to look at an entry: each documented, each judged by the thresholds that the docs state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+import celery_once_beat
 from celery_once_beat.lookup import Past
+from celery_once_beat.outcomes import COUNTED, STATES
 from celery_once_beat.status import WorkerStatus, paused_words
 from celery_once_beat.status.judgements import (
     JUDGEMENTS,
@@ -35,6 +37,29 @@ def past(outcome: str = "done", took: float | None = 1.0) -> Past:
 
 def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load((DOCS / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_is_told_in_words_colour_and_shape(name: str) -> None:
+    """On the board it has a colour that there is, and a shape that no other state has."""
+    state = STATES[name]
+    assert state.name == name
+    assert state.meaning
+    sheet = (Path(celery_once_beat.__file__).parent / "web/board/static/board.css").read_text()
+    looks = {
+        of: (tone, shape)
+        for of, tone, shape in re.findall(r"^\.(\w+) { --colour: var\(--(\w+)\); (.*) }$", sheet, re.MULTILINE)
+    }
+    tone, own = looks[name]
+    assert f"--{tone}:" in sheet
+    assert [of for of, (_, shape) in looks.items() if shape == own] == [name]
+
+
+def test_the_words_for_what_is_counted_are_in_the_docs() -> None:
+    """The outcomes, and no other."""
+    _, listed = (DOCS / "glossary.md").read_text().split("## Outcomes")
+    rows = re.findall(r"^\| (\w+) \|", listed.partition("\n## ")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(["outcome", *COUNTED])
 
 
 def test_every_reason_and_alert_has_its_heading() -> None:

@@ -41,11 +41,8 @@ def test_names_that_a_record_has_already(logger: logging.Logger, caplog: pytest.
     fields = record.__dict__
     assert {fields[name] for name in TAKEN} == {"theirs"}
     assert (fields["once_action"], fields["once_owner"], fields["once_name"]) == ("a", "c", "d")
-    assert (record.name, record.getMessage(), record.funcName) == (logger.name, "once: 1", _test_name())
-
-
-def _test_name() -> str:
-    return test_names_that_a_record_has_already.__name__
+    assert (record.name, record.getMessage()) == (logger.name, "once: 1")
+    assert record.funcName == "test_names_that_a_record_has_already"
 
 
 @pytest.mark.parametrize("where", ["factory", "filter", "handler"])

@@ -22,9 +22,8 @@ LATER = "2026-01-01T12:01:00Z"
 def an_open(**given: Any) -> OpenWindow:
     """A window that was claimed two minutes ago; ``begun=True``: and begun then."""
     begun = NOW - 2 * MINUTE if given.pop("begun", False) else None
-    said = {"attempts": 1, "retry": 0, "backfill": False, "message": "none", "state": "held", "beat": "host:1:b", **given}
-    said.setdefault("owner", "")
-    return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **said)
+    said = {"attempts": 1, "retry": 0, "backfill": False, "message": "none", "state": "held"}
+    return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **{**said, "beat": "host:1:b", "owner": "", **given})
 
 
 def seen(state: str, window: OpenWindow | None, **given: Any) -> WindowSeen:

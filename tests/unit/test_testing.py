@@ -206,10 +206,6 @@ def test_a_plain_task_has_no_window(app: Celery) -> None:
 # -- which windows would run
 
 
-def starts_of(windows: list[Window]) -> list[tuple[str, str]]:
-    return [(each.entry, f"{each.start:%d %H:%M}") for each in windows]
-
-
 def test_all_entries_of_an_app(app: Celery) -> None:
     """In order of time, each with its end; from the first instant on and before the last; by the app's zone."""
     app.conf.timezone = "Europe/Berlin"
@@ -222,7 +218,8 @@ def test_all_entries_of_an_app(app: Celery) -> None:
     app.task(known, name="tests.known", shared=False)
     found = windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z")
     often = [("often", f"21 {hour:02}:00") for hour in (0, 6, 12, 18)]
-    assert starts_of(found) == [often[0], ("nightly", "21 01:00"), ("made", "21 02:00"), *often[1:]]
+    starts = [(each.entry, f"{each.start:%d %H:%M}") for each in found]
+    assert starts == [often[0], ("nightly", "21 01:00"), ("made", "21 02:00"), *often[1:]]
     assert found[1] == Window("nightly", utc("2026-11-21T01:00"), utc("2026-11-22T01:00"))
     assert {each.entry: each.tracked for each in found} == {"often": False, "nightly": True, "made": True}
     assert windows_between(app, "2026-11-21T00:00Z", "2026-11-22T00:00Z", entry="nightly") == [found[1]]
