@@ -17,15 +17,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.stretches import Body, Stretches
 from processes import TESTS, Proc, Processes, wait_until
 from proxy import SlowProxy
 from servers import RabbitServer, RedisServer, find_servers
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 QUEUE = "bench"
 PATIENCE = 600
@@ -42,7 +39,7 @@ class Bench:
         self.server = RedisServer.start(find_servers()["valkey"], args=["--save", ""])
         self.procs = Processes(directory)
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
     def __exit__(self, *_: object) -> None:

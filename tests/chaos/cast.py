@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chaos.brokers import Broker
 from chaos.entries import ENTRIES, ONCE
@@ -21,9 +21,6 @@ from processes import Proc, Processes
 from proxy import Link
 from servers import RedisServer
 from system import System
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: Of each worker: one alone has to catch up with what piled up while the other was away.
 CONCURRENCY = 12
@@ -84,7 +81,7 @@ class Cast:
         self._rng = random.Random(0)
         ledger.write("clock", epoch=time.monotonic() - time.time())
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
     def __exit__(self, *exc: object) -> None:

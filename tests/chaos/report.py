@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from chaos.checker import Verdict
 from chaos.entries import LEASE
+from chaos.havoc import Havoc
 from pages import machine, table, write
-
-if TYPE_CHECKING:
-    from chaos.havoc import Havoc
 
 
 def write_report(folder: str | None, verdict: Verdict, havoc: Havoc, seed: int, minutes: float, every: float) -> None:

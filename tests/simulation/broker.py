@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
-from .kernel import SECOND
+from .kernel import SECOND, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .kernel import Process
     from .world import World
 
 TRANSPORT_ALIASES["simulated"] = "simulation.broker:Transport"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_once_beat import signals
 from celery_once_beat.features import FEATURES
@@ -21,14 +22,10 @@ from celery_once_beat.store import Store
 from .actors import LONGEST, TELL, Beat, Editor, Worker, make_app
 from .faults import Faults, add_faults
 from .kernel import EPOCH, HOUR, SECOND, Process
+from .network import Server
+from .replay import Replay
+from .standing_clock import StandingClock
 from .world import Books, World, start_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .network import Server
-    from .replay import Replay
-    from .standing_clock import StandingClock
 
 #: Seconds: no fault before, and how long all goes on after the last one.
 QUIET, AFTER = 4.0, 20.0

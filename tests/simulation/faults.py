@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_once_beat.features import FEATURES
 from celery_once_beat.settings import WORKER_REPORTS
 
-from .kernel import FOREVER, SECOND
+from .kernel import FOREVER, SECOND, Process
 from .world import start_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from .actors import Beat, Worker
     from .episode import Episode, Plan
-    from .kernel import Process
 
 #: Verb, or what else is a moment → who comes by.
 OF_BEATS = ("claim", "confirm", "take", "load", "heartbeat", "publish", "alerts", "alerted")

@@ -36,10 +36,9 @@ from celery_once_beat.store import verbs
 from celery_once_beat.worker import duties, errands, leases, put_back, task
 from celery_once_beat.worker import request as worker_request  # noqa: F401  # as above
 
-from .kernel import Box, Gate, ticks
+from .kernel import Box, Gate, Process, ticks
 
 if TYPE_CHECKING:
-    from .kernel import Process
     from .world import World
 
 _real_sleep = time.sleep

@@ -22,10 +22,9 @@ from celery_once_beat.store import SHARDS, scripts
 from celery_once_beat.store.codec import pack as packed
 from celery_once_beat.store.keys import shard_of
 
-from .kernel import SECOND
+from .kernel import SECOND, Process
 
 if TYPE_CHECKING:
-    from .kernel import Process
     from .world import World
 
 _END = "simulation: the end of a request"

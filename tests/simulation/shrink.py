@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .episode import Plan
+from .episode import Plan
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], most: int = 400) -> Plan:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .faults import cells
-
-if TYPE_CHECKING:
-    from .world import Books
+from .world import Books
 
 
 @dataclass

@@ -7,9 +7,10 @@ import random
 import re
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_once_beat.store.keys import shard_of
 from celery_once_beat.windows import format_instant
@@ -19,13 +20,8 @@ from .installed import forget, let_run, on_switch
 from .judge_history import QUEUE, Wait
 from .kernel import EPOCH, SECOND, Kernel, Process
 from .network import Connection, Server, split_wait
-from .replay import line_of, read_requests
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .replay import Line, Replay
-    from .standing_clock import StandingClock
+from .replay import Line, Replay, line_of, read_requests
+from .standing_clock import StandingClock
 
 #: The task that is told of windows that end in anything but done.
 TELL = "sim.tell"
