@@ -154,9 +154,6 @@ def test_whether_the_day_went_as_planned(windows: list[WindowSeen], more: dict[s
     assert ("20 November 23:00" in page.planned(timezone.utc)) == (not said.startswith("No"))
 
 
-# -- the axis -------------------------------------------------------------------------------------------------------
-
-
 # -- what is chosen -------------------------------------------------------------------------------------------------
 
 

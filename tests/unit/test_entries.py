@@ -143,9 +143,6 @@ def test_each_beat_has_an_order_of_its_own_that_it_keeps() -> None:
     assert len({order[0] for order in orders.values()}) > 1
 
 
-# -- rest
-
-
 # -- changes of the schedule
 
 
