@@ -66,10 +66,9 @@ def test_pytest_finds_it() -> None:
     assert re.search(rf'^\[project\.entry-points\.pytest11\]\ncelery_once_beat = "{PLUGIN}"$', text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
-def test_the_fixtures(tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Each test has an empty store; also where several processes run them."""
-    assert "4 passed" in run(tmp_path, SUITE, *options)
+def test_the_fixtures(tmp_path: Path) -> None:
+    """Each test has an empty store; here two processes run two each."""
+    assert "4 passed" in run(tmp_path, SUITE, "-p", "xdist", "-n", "2")
 
 
 def test_a_suite_that_uses_none(tmp_path: Path) -> None:
