@@ -127,8 +127,7 @@ def test_what_the_simulation_bears_another_test_sees(rule: str) -> None:
 @pytest.mark.long
 def test_two_thousand_windows_and_the_model() -> None:
     """Under faults no window is lost, late without a reason or done twice, and the store answers as the model does."""
-    run = simulate("--seed", 7, "--windows", 2000, "--model")
-    assert run.returncode == 0, run.stdout + run.stderr
+    told(simulate("--seed", 7, "--windows", 2000, "--model"))
 
 
 @pytest.mark.long
@@ -142,21 +141,19 @@ def test_what_was_found_once_stays_mended() -> None:
 def test_a_plan_that_fails_is_made_smaller(tmp_path: Path) -> None:
     """What is left of it fails in the same way, and needs a few faults instead of dozens."""
     small = tmp_path / "small.json"
-    ran = simulate("--seed", 1, "--episode", 0, "--without", "renew-extends", "--shrink", small)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told(simulate("--seed", 1, "--episode", 0, "--without", "renew-extends", "--shrink", small))
     plan = json.loads(small.read_text())
     assert len(plan["faults"]) < 3
     assert len(plan["entries"]) < 3
     assert simulate("--plan", small, "--without", "renew-extends").returncode == 1
-    assert simulate("--plan", small).returncode == 0
+    told(simulate("--plan", small))
 
 
 @pytest.mark.long
 def test_faults_strike_everywhere() -> None:
     """Each kind of fault occurs, and most verbs are struck in every way; what wasn't is named."""
-    run = simulate("--seed", 3, "--windows", 5000)
-    assert run.returncode == 0, run.stdout + run.stderr
-    said = {line.partition(": ")[0]: line.partition(": ")[2] for line in run.stdout.splitlines()}
+    lines = told(simulate("--seed", 3, "--windows", 5000)).splitlines()
+    said = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines}
     for kind in (
         "beat killed", "worker killed", "child killed", "stopped", "frozen", "suspended", "asleep",
         "frozen until its lease ends", "frozen while its child dies", "cut off behind a renewal",
