@@ -32,27 +32,24 @@ class State:
 class Outcome(State):
     """How a window ended."""
 
+    #: The ``action`` of the log line that says so; '': nothing is logged.
+    action: str = ""
     #: How much its entry needs attention while this is its last window; 0: not at all.
     urgency: int = 0
-    #: A rule of the entry ends the window, when a beat looks at what is overdue or a worker asks to begin.
-    by_rule: bool = False
-
-    @property
-    def action(self) -> str:
-        """The ``action`` of the log line that says so."""
-        return f"window_{self.name}"
 
 
 _OUTCOMES = (
     Outcome("done", "executed, and recorded", "green"),
-    Outcome("failed", "its task failed, and so did the task's own retries", "red", urgency=4),
-    Outcome("abandoned", "too many of its executions died", "red", urgency=5, by_rule=True),
-    Outcome("dropped", "its execution died, and it isn't to be recovered", "red", urgency=5, by_rule=True),
-    Outcome("expired", "its message expired before a worker took it", "yellow", urgency=3, by_rule=True),
-    Outcome("revoked", "its task was revoked", "yellow"),
+    Outcome("failed", "its task failed, and so did the task's own retries", "red", action="window_failed", urgency=4),
+    Outcome("abandoned", "too many of its executions died", "red", action="window_abandoned", urgency=5),
+    Outcome("dropped", "its execution died, and it isn't to be recovered", "red", action="window_dropped", urgency=5),
+    Outcome("expired", "its message expired before a worker took it", "yellow", action="window_expired", urgency=3),
+    Outcome("revoked", "its task was revoked", "yellow", action="window_revoked"),
     Outcome("cancelled", "somebody gave it up, by abandon or resume --from-now", "yellow"),
-    Outcome("missed", "it was too late for catch_up or grace", "yellow", urgency=3, by_rule=True),
-    Outcome("skipped", "another window of its entry was still running, or waited instead", "yellow", by_rule=True),
+    Outcome("missed", "it was too late for catch_up or grace", "yellow", action="window_missed", urgency=3),
+    Outcome(
+        "skipped", "another window of its entry was still running, or waited instead", "yellow", action="window_skipped"
+    ),
 )
 _OPEN = (
     State("running", "a worker executes it", "cyan"),
@@ -77,5 +74,6 @@ COUNTED = (*OUTCOMES, "untracked")
 _FAILURE = 4
 #: The outcomes that count so. The others say nothing of whether the task works.
 FAILED_AS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.urgency >= _FAILURE)
-#: The outcomes with which a rule ends a window.
-ENDED_BY_RULE = frozenset(name for name, outcome in OUTCOMES.items() if outcome.by_rule)
+#: The outcomes with which a rule of the entry ends a window, when a beat looks at what is overdue or a worker asks to
+#: begin.
+ENDED_BY_RULE = frozenset({"abandoned", "dropped", "expired", "missed", "skipped"})
