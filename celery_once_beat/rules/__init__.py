@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import checks
-from .budget import budget, half_spent, spend
+from .budget import budget, spend
 from .checks import MOST_APART, Finding
 from .cron_times import CronTimes, every_hour
 from .policy import (

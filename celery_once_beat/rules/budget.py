@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from celery_once_beat.errors import ScheduleError
@@ -37,19 +37,19 @@ _question = _Question()
 
 
 @contextmanager
-def budget(most: int = _MOST_STEPS, *, apart: bool = False) -> Iterator[None]:
-    """Let what is inside take so many steps, else ScheduleError.
+def budget(most: int = _MOST_STEPS, *, apart: bool = False) -> Iterator[Callable[[], bool]]:
+    """Let what is inside take so many steps, else ScheduleError. Gives what says whether half of them are used up.
 
     Within another budget, that one counts. What is done once, for all questions, is ``apart`` from it.
     """
     outer = _question.most, _question.left, _question.began
     if outer[1] >= 0 and not apart:
-        yield
+        yield _half_spent
         return
     _question.most = _question.left = most
     _question.began = time.thread_time()
     try:
-        yield
+        yield _half_spent
     finally:
         _question.most, _question.left, _question.began = outer
 
@@ -76,6 +76,6 @@ def _too_much(limit: str) -> ScheduleError:
     )
 
 
-def half_spent() -> bool:
-    """Whether half of the budget is used up. A search that can go on later ends there."""
+def _half_spent() -> bool:
+    """A search that can go on later ends there."""
     return _question.left * 2 < _question.most

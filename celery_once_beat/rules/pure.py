@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+from typing_extensions import Self
 
 from celery_once_beat.errors import UndecidedError
 from celery_once_beat.wording import shown
@@ -31,6 +32,13 @@ class PureSchedule(BaseSchedule):
 
     #: Its own time zone; None: that of the app.
     zone: tzinfo | None = None
+    #: It starts at local times.
+    local = False
+
+    @property
+    def placed(self) -> bool:
+        """Whether all of its local times are in a known zone."""
+        return not self.local or self.zone is not None
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, both naive, in UTC; None: there is none.
@@ -47,9 +55,12 @@ class PureSchedule(BaseSchedule):
         """Return the arguments that make it again."""
         raise NotImplementedError
 
-    def in_zone(self, zone: tzinfo) -> PureSchedule:  # noqa: ARG002  # where a subclass has local times
-        """Return it with all that follows the app's time zone in ``zone``."""
-        return self
+    def in_zone(self, zone: tzinfo) -> Self:
+        """Return it with all that names no zone in ``zone``."""
+        if self.placed:
+            return self
+        positional, named = self.made_of()
+        return type(self)(*positional, **{**named, "tz": zone})
 
     def rule(self) -> str:
         """Return what says when it starts: the same text in every process, another one for another schedule."""
@@ -57,7 +68,7 @@ class PureSchedule(BaseSchedule):
 
     def zones(self) -> Iterable[tzinfo | None]:
         """Return the time zones whose rules decide when it starts."""
-        return ()
+        return (self.tz,) if self.local else ()
 
     def words(self) -> str:
         """Say in a few words when it starts, for people."""

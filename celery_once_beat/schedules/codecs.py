@@ -24,6 +24,7 @@ from celery_once_beat.wording import did_you_mean, expect, shown
 from .composed import MOST_RUNS, CronPart, SolarPart, between, cron_field, excluding, union
 from .cron import cron
 from .intervals import LEAST_STEP, MOST_MONTHS, MOST_STEP, every
+from .local_times import read_instant
 from .one_off import OneOff
 from .periods import Period
 from .rrule import MOST_READ, RULE_FIELDS, RRule
@@ -93,7 +94,7 @@ def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool
     have a time zone; None: their own. With ``any_nowfun`` its ``nowfun`` is ignored: it moves no start.
     """
     if isinstance(when, datetime):
-        when = _one_off(when, zone)
+        when = OneOff(read_instant("schedule", when, zone))
     elif isinstance(when, (int, float, timedelta)) and not isinstance(when, bool):
         try:
             when = schedule(when)
@@ -113,13 +114,6 @@ def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool
     if "type" in fields:
         raise SettingError(f"schedule: the codec {codec.name!r} writes a field 'type', which names the codec")
     return {"type": codec.name, **fields}
-
-
-def _one_off(at: datetime, zone: tzinfo | None) -> OneOff:
-    try:
-        return OneOff(at.replace(tzinfo=zone) if at.tzinfo is None and zone is not None else at)
-    except (ValueError, OverflowError) as exc:
-        raise SettingError(f"schedule: {exc}") from None
 
 
 def _codec_of(when: object) -> _Codec:
@@ -292,10 +286,9 @@ def _write_every(when: Any, zone: tzinfo | None) -> Fields:
 
 def _read_every(fields: Fields) -> BaseSchedule:
     anchor = parse_instant(fields["anchor"]) if "anchor" in fields else None
-    zone = _zone(fields)
     months = whole_of(fields, "months", MOST_MONTHS) if "months" in fields else 0
-    made = every(f"{months} months" if months else _step(fields), anchor=anchor, tz=zone)
-    if zone is None and made.local:
+    made = every(f"{months} months" if months else _step(fields), anchor=anchor, tz=_zone(fields))
+    if not made.placed:
         raise ValueError("tz: found none, expected the time zone of whole days")
     return made
 

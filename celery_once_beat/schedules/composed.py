@@ -27,7 +27,6 @@ from celery_once_beat.rules import (
     PureSchedule,
     budget,
     find_zone,
-    half_spent,
     in_zone,
     is_tz_aware_crontab,
     spend,
@@ -76,13 +75,13 @@ class Composed(PureSchedule):
     """
 
     parts: tuple[BaseSchedule, ...]
+    placed = True
 
     def __init__(self, parts: Iterable[Part], tz: str | tzinfo | None) -> None:
         super().__init__()
         self._own_zone = None if tz is None else find_zone(tz)
         self.parts = tuple(_part(part, self._own_zone) for part in parts)
         self.zone = self._own_zone or _one_zone(self.parts)
-        #: All of its local times are in a known zone.
         self.placed = all(_is_placed(part) for part in self.parts)
         below = [part for part in self._below() if isinstance(part, Composed)]
         self.levels: int = 1 + max((part.levels for part in below), default=0)
@@ -121,7 +120,7 @@ class Composed(PureSchedule):
         """Return the first start after ``after``."""
         placed = self._in_known_zone()
         moment = after
-        with budget():
+        with budget() as half_spent:
             while moment == after or not half_spent():
                 start = placed.candidate(moment)
                 if start is None or placed.allows(start):
@@ -158,13 +157,6 @@ class Composed(PureSchedule):
         if known is None or known.zone is not zone:
             known = self._in_app = self.in_zone(zone)
         return known
-
-    def in_zone(self, zone: tzinfo) -> Self:
-        """Return it with all that names no zone in ``zone``."""
-        if self.placed:
-            return self
-        positional, named = self.made_of()
-        return type(self)(*positional, **{**named, "tz": zone})
 
     def zones(self) -> Iterator[tzinfo | None]:
         """Yield those of its parts, and that of its own local times."""
@@ -295,11 +287,11 @@ class excluding(Composed):  # noqa: N801  # as its call reads
         yield from self.parts
         yield from self.others
 
-    def in_zone(self, zone: tzinfo) -> excluding:
+    def in_zone(self, zone: tzinfo) -> Self:
         """Return it with all that names no zone in ``zone``; of files, what was read is kept."""
         if self.placed:
             return self
-        return excluding(self.parts[0], [*self._spans, *self.others], tz=zone)
+        return type(self)(self.parts[0], [*self._spans, *self.others], tz=zone)
 
     def periods(self) -> tuple[Period, ...]:
         """Return the periods that are left out, those of files too; ScheduleError: a file can't be read."""
@@ -463,11 +455,9 @@ def _part(given: Any, zone: tzinfo | None) -> BaseSchedule:
 
 def _is_placed(part: BaseSchedule) -> bool:
     """Whether its local times are in a known zone."""
-    if isinstance(part, Composed):
-        return part.placed
     if isinstance(part, crontab):
         return "tz" in vars(part)
-    return not isinstance(part, PureSchedule) or part.in_zone(timezone.utc) is part
+    return not isinstance(part, PureSchedule) or part.placed
 
 
 def _one_zone(parts: tuple[BaseSchedule, ...]) -> tzinfo | None:

@@ -71,6 +71,8 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
     ``tz`` is the time zone, by name or as itself; None: the app's. Raises SettingError, which names the field.
     """
 
+    local = True
+
     def __init__(self, line: str, *, tz: str | tzinfo | None = None) -> None:
         super().__init__()
         self.line = _check_line(line)
@@ -80,14 +82,6 @@ class cron(PureSchedule):  # noqa: N801  # as Celery's crontab
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, by the fields and the wall clock's rule."""
         return by_wall_clock(plain_zone(self.tz), after, self._times.first, repeats=self._repeats)
-
-    def in_zone(self, zone: tzinfo) -> cron:
-        """Return it in its own zone, else in ``zone``."""
-        return self if self.zone is not None else cron(self.line, tz=zone)
-
-    def zones(self) -> tuple[tzinfo]:
-        """Return its own."""
-        return (self.tz,)
 
     def words(self) -> str:
         """Return the line, and the zone if it has one."""

@@ -51,14 +51,6 @@ class every(PureSchedule):  # noqa: N801  # as Celery's schedule
         """Return how many starts there are, by dividing; None for those that follow a wall clock."""
         return None if isinstance(self.step, int) else grid_number(self.step, after, until, self._origin)
 
-    def in_zone(self, zone: tzinfo) -> every:
-        """Return it in its own zone, else in ``zone`` if it needs one."""
-        return every(*self.made_of()[0], anchor=self.anchor, tz=zone) if self.local and self.zone is None else self
-
-    def zones(self) -> tuple[tzinfo, ...]:
-        """Return its own, where it starts at a local time."""
-        return (self.tz,) if self.local else ()
-
     def words(self) -> str:
         """Return the step; where it has more, all of it."""
         return f"every {step_text(self.step)}" if self.anchor is None and self.zone is None else shown(self)

@@ -110,12 +110,9 @@ class RRule(PureSchedule):
 
     def start_after(self, after: datetime) -> datetime | None:
         """Return the first start after ``after``, by the rule."""
-        try:
-            earliest = (after + self._offset).replace(microsecond=0) + _SECOND
-            start = next(self._starts.walk(earliest, self._end), None)
-            return None if start is None else start - self._offset
-        except OverflowError:  # at the ends of the calendar
-            return None
+        earliest = (after + self._offset).replace(microsecond=0) + _SECOND
+        start = next(self._starts.walk(earliest, self._end), None)
+        return None if start is None else start - self._offset
 
     def own_starts(self, earliest: datetime, until: datetime) -> Iterator[datetime]:
         """Yield the starts from ``earliest`` up to ``until``. All are naive, in the rule's own time."""
