@@ -60,20 +60,15 @@ __all__ = (
 )
 
 if not TYPE_CHECKING:  # a type checker would believe that any name is here
-    _HOME = {
-        "AsyncSchedules": "client",
-        "OnceScheduler": "beat",
-        "OnceSchedulerMixin": "beat",
-        "OnceTask": "worker",
-        "OneOff": "schedules",
-        "RRule": "schedules",
-        "Schedule": "client",
-        "Schedules": "client",
-        "Window": "windows",
-        "current_window": "worker",
-        "once": "features.keyed",
-        "register_schedule_codec": "schedules",
+    _NAMES = {
+        "beat": ("OnceScheduler", "OnceSchedulerMixin"),
+        "client": ("AsyncSchedules", "Schedule", "Schedules"),
+        "features.keyed": ("once",),
+        "schedules": ("OneOff", "RRule", "register_schedule_codec"),
+        "windows": ("Window",),
+        "worker": ("OnceTask", "current_window"),
     }
+    _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
     def __getattr__(name: str) -> object:
         if name not in _HOME:
@@ -81,6 +76,3 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)
         globals()[name] = value
         return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})

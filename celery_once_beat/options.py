@@ -84,7 +84,7 @@ class Check:
         return self.read(value)
 
 
-def _between(minimum: float, maximum: float, kinds: tuple[type, ...]) -> Callable[[Any], bool]:
+def _between(minimum: float, maximum: float, kinds: Any) -> Callable[[Any], bool]:
     """Whether a value is a number in these bounds; also refuses NaN."""
     return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and minimum <= value <= maximum
 

@@ -23,17 +23,7 @@ from kombu.utils.url import url_to_parts
 
 from .errors import SettingError
 from .identity import digest
-from .options import (
-    DEFAULT_PREFIX,
-    REDIS_SCHEMES,
-    ROWS,
-    Options,
-    check_path,
-    check_prefix,
-    fits_prefix,
-    scheme_of,
-    wrong,
-)
+from .options import DEFAULT_PREFIX, REDIS_SCHEMES, ROWS, Options, fits_prefix, scheme_of, wrong
 from .wording import did_you_mean, without_passwords
 
 PREFIX = "once_beat_"
@@ -67,9 +57,10 @@ class Settings(Options):
         deadline = "beat_cron_starting_deadline"
         values["cron_starting_deadline"] = ROWS["cron_starting_deadline"].check(deadline, conf.get(deadline))
         if "key_prefix" not in values:
-            values["key_prefix"] = check_prefix(PREFIX + "key_prefix", _own_prefix(conf) + DEFAULT_PREFIX)
+            values["key_prefix"] = ROWS["key_prefix"].check(PREFIX + "key_prefix", _own_prefix(conf) + DEFAULT_PREFIX)
         if values.get("heartbeat_file") is None:
-            values["heartbeat_file"] = check_path(_HEARTBEAT_FILE, os.environ.get(_HEARTBEAT_FILE) or None)
+            path = os.environ.get(_HEARTBEAT_FILE) or None
+            values["heartbeat_file"] = ROWS["heartbeat_file"].check(_HEARTBEAT_FILE, path)
         if values.get("redis_url") is None:
             try:
                 values["redis_url"], found = _find_redis(app)

@@ -30,8 +30,8 @@ PUT_BACK = "once_put_back"
 _VERSION = 1
 _MAX_ENTRY_BYTES = 64 * 1024
 _MAX_ID = 1024
-_MAX_ATTEMPT = 10**9
-_MAX_RETRY = 10**9
+#: Attempts, and retries.
+_MAX_NUMBER = 10**9
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT([01]\d|2[0-3]):\d\d:\d\d\.\d{6}Z", re.ASCII)
 _AN_INSTANT = "an instant like 2026-11-21T05:36:00.000000Z"
 
@@ -379,9 +379,9 @@ def check_retry(retries: object) -> int:
     """Return a message's retry number; raises HeaderError for one that the store couldn't keep."""
     if retries is None:
         return 0
-    if type(retries) is int and 0 <= retries <= _MAX_RETRY:
+    if type(retries) is int and 0 <= retries <= _MAX_NUMBER:
         return retries
-    raise _wrong({"retries": retries}, "retries", f"a whole number from 0 to {_MAX_RETRY}")
+    raise _wrong({"retries": retries}, "retries", f"a whole number from 0 to {_MAX_NUMBER}")
 
 
 def _name(value: Any) -> str:
@@ -413,7 +413,7 @@ _READ: dict[str, tuple[Callable[[Any], Any], str]] = {
     "once_entry": (_name, f"an entry's name of 1 to {_MAX_ENTRY_BYTES} bytes"),
     "once_start": (parse_instant, _AN_INSTANT),
     "once_end": (parse_instant, _AN_INSTANT),
-    "once_attempt": (partial(_whole, most=_MAX_ATTEMPT), f"a whole number from 1 to {_MAX_ATTEMPT}"),
+    "once_attempt": (partial(_whole, most=_MAX_NUMBER), f"a whole number from 1 to {_MAX_NUMBER}"),
     "once_tracked": (partial(_whole, most=1), "1 or no such header"),
     "once_keyed": (partial(_whole, most=1), "1 or no such header"),
     "once_lease": (_lease, "whole milliseconds, from 500 to ten years"),

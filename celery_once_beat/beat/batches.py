@@ -74,10 +74,8 @@ def batch(producer: Any, messages: int, alarm: Alarm) -> AbstractContextManager[
     confirms: Confirms | None = getattr(getattr(producer, "channel", None), "once_confirms", None)
     if confirms is not None:
         return confirms.together(alarm)
-    batch: AbstractContextManager[Any] = nullcontext()
-    if getattr(producer, "supports_batch_publish", False):
-        batch = producer.batch(messages * _COMMANDS)
-    return batch
+    batched = getattr(producer, "supports_batch_publish", False)
+    return producer.batch(messages * _COMMANDS) if batched else nullcontext()
 
 
 class Confirms:

@@ -300,17 +300,16 @@ class OnceSchedulerMixin(Publishing):
             self.broker_ready()  # nothing else would ask when it is back
         broker = self.broker_trouble if self.store.settings.failure_text == "message" else "fails: its log says why"
         lag = max((now - due).total_seconds() if due else 0.0, self._loading.behind, 0.0)
-        entries = self.entries
         return BeatReport(
             self.clock.offset,
             lag,
-            len(entries),
-            entries.untracked,
+            len(self.entries),
+            self.entries.untracked,
             __version__,
-            unloaded=len(entries.unloaded()),
+            unloaded=len(self.entries.unloaded()),
             failing=self._failing.why or "",
             failing_for=self._failing.seconds,
-            left_out=entries.left_out(),
+            left_out=self.entries.left_out(),
             limits={name: str(slots) for name, slots in self.store.settings.limits.items()},
             broker=broker if self.broker_outage.lasts else "",
             broker_for=self.broker_outage.seconds,
@@ -454,10 +453,7 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         for name in schedule.keys() - made.keys():
             del schedule[name]
         for name, entry in made.items():
-            if name in schedule:
-                schedule[name].update(entry)
-            else:
-                schedule[name] = entry
+            schedule.setdefault(name, entry).update(entry)
 
     def _made(self, entries: dict[str, Any]) -> dict[str, Any]:
         made = {}
