@@ -109,10 +109,9 @@ def check_choice(*choices: object) -> Check:
     return Check("one of " + ", ".join(map(repr, choices)), fits)
 
 
-def _check_text(expected: str, pattern: str, flags: int = 0, *, optional: bool = True) -> Check:
-    return Check(
-        expected, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value, flags)), optional=optional
-    )
+def _check_text(expected: str, pattern: str, flags: int = 0, **more: Any) -> Check:
+    """Return the check of a text; see :class:`Check` for ``more``."""
+    return Check(expected, lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value, flags)), **more)
 
 
 def _is_task_name(value: Any) -> bool:
@@ -123,7 +122,7 @@ def _is_task_name(value: Any) -> bool:
 check_lease = check_seconds(0.5)
 check_task_name = Check("the name of a task like 'proj.tell_somebody'", _is_task_name, str.__str__, optional=True)
 #: The name of a limit, which is part of its keys and of a message header.
-check_limit_name = _check_text("1 to 64 letters, digits, '_', '.' and '-'", r"[\w.-]{1,64}", re.ASCII, optional=False)
+check_limit_name = _check_text("1 to 64 letters, digits, '_', '.' and '-'", r"[\w.-]{1,64}", re.ASCII)
 
 
 def fits_prefix(value: Any) -> bool:
@@ -217,12 +216,12 @@ _PATTERNS = Check(
     tuple,
     optional=True,
 )
-_BOARD = _check_text("an address like https://board.example/once/", r"https?://[^\s/?#]+[^\s]*")
-_SCHEMA = _check_text("the name of a schema like 'jobs'", r"[^\W\d]\w{0,62}")
-_DATABASE = replace(
-    _check_text(
-        "SQLAlchemy's URL of a database, like postgresql+psycopg://host/name", r"(?s)[a-z][\w.-]*(\+\w+)?://.*"
-    ),
+_BOARD = _check_text("an address like https://board.example/once/", r"https?://[^\s/?#]+[^\s]*", optional=True)
+_SCHEMA = _check_text("the name of a schema like 'jobs'", r"[^\W\d]\w{0,62}", optional=True)
+_DATABASE = _check_text(
+    "SQLAlchemy's URL of a database, like postgresql+psycopg://host/name",
+    r"(?s)[a-z][\w.-]*(\+\w+)?://.*",
+    optional=True,
     found=_type_name,  # it may hold a password
 )
 

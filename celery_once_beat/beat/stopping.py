@@ -23,8 +23,7 @@ class _Note:
         self._before: Any = signal.getsignal(number)
         self._process = os.getpid()
         # An ignored one needs no holding back; None is a handler that Python didn't set and couldn't restore.
-        self._held = self._before not in (signal.SIG_IGN, None)
-        if self._held:
+        if self._before not in (signal.SIG_IGN, None):
             signal.signal(number, self)
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
@@ -35,9 +34,8 @@ class _Note:
     def release(self) -> None:
         """Restore the handler, unless somebody has set another one; deliver the signal if it came."""
         now: object = signal.getsignal(self._number)
-        if self._held and now is self:
+        if now is self:
             signal.signal(self._number, self._before)
-        self._held = False
         if self.came:
             self.came = False
             signal.raise_signal(self._number)

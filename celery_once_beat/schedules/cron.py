@@ -44,19 +44,14 @@ class _Field(NamedTuple):
     more: str = ""
 
 
+_MORE_WEEKDAYS = " (Sunday is both), sun to sat, 5L for the last Friday, mon#2 for the second Monday"
 _FIELDS = (
     _Field("second", 0, 59, {}),
     _Field("minute", 0, 59, {}),
     _Field("hour", 0, 23, {}),
     _Field("day of month", 1, 31, {}, ", L for the last day"),
     _Field("month", 1, 12, _MONTHS, ", jan to dec"),
-    _Field(
-        "day of week",
-        0,
-        7,
-        _WEEKDAYS,
-        " (Sunday is both), sun to sat, 5L for the last Friday, mon#2 for the second Monday",
-    ),
+    _Field("day of week", 0, 7, _WEEKDAYS, _MORE_WEEKDAYS),
 )
 
 

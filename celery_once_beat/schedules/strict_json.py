@@ -42,11 +42,11 @@ def typed(fields: Mapping[str, Any], name: str, kind: type, expected: str, defau
     return expect(name, value, isinstance(value, kind), expected)
 
 
-def number_of(fields: Mapping[str, Any], name: str, least: float, most: float, expected: str = "") -> Any:
+def number_of(fields: Mapping[str, Any], name: str, least: float, most: float) -> Any:
     """Return a field that is a number from ``least`` to ``most``; raises ValueError."""
     value = fields.get(name)
     fits = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
-    return expect(name, value, fits, expected or f"a number from {least:g} to {most:g}")
+    return expect(name, value, fits, f"a number from {least:g} to {most:g}")
 
 
 def whole_of(fields: Mapping[str, Any], name: str, most: int, default: object = None) -> Any:
