@@ -36,18 +36,14 @@ def server_findings(info: Mapping[str, Any], settings: Settings) -> Iterator[Fin
     """Judge what the Redis server says of itself (INFO)."""
     version = str(info.get("redis_version", "?"))
     number = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    name = (
-        f"{info['server_name']} {info.get('valkey_version', version)}" if "server_name" in info else f"Redis {version}"
-    )
+    name = f"Redis {version}"
+    if "server_name" in info:
+        name = f"{info['server_name']} {info.get('valkey_version', version)}"
     yield _finding("server", number < _OLDEST_SERVER and name, "use Redis 6.2 or later, or Valkey", name)
     yield from _memory(info)
-    yield _finding(
-        "persistence",
-        info.get("aof_enabled") not in (1, "1")
-        and "no append-only file: a restart loses what was written since the last snapshot",
-        "set 'appendonly yes' in redis.conf",
-        "append-only file",
-    )
+    lossy = info.get("aof_enabled") not in (1, "1")
+    found = lossy and "no append-only file: a restart loses what was written since the last snapshot"
+    yield _finding("persistence", found, "set 'appendonly yes' in redis.conf", "append-only file")
     yield from _replicas(int(info.get("connected_slaves", 0)), settings.wait_replicas)
 
 
@@ -65,12 +61,8 @@ def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
         return
     found = f"maxmemory-policy is {policy} with a maxmemory of {limit:,} bytes"
     found += f", {evicted:,} keys evicted so far" if evicted else ""
-    yield _finding(
-        "eviction",
-        policy != "noeviction" and found,
-        "set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window",
-        "maxmemory-policy is noeviction",
-    )
+    advice = "set 'maxmemory-policy noeviction' in redis.conf: an evicted key is a forgotten window"
+    yield _finding("eviction", policy != "noeviction" and found, advice, "maxmemory-policy is noeviction")
 
 
 def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
@@ -78,12 +70,9 @@ def _replicas(connected: int, wanted: int) -> Iterator[Finding]:
         found = f"{connected} connected, and none is waited for: a failover may lose the last writes"
         yield Finding("replicas", "note", found, "once_beat_wait_replicas = 1 waits for one")
         return
-    yield _finding(
-        "replicas",
-        wanted > connected and f"once_beat_wait_replicas = {wanted}, connected: {connected}; nothing runs",
-        "connect the replicas, or lower once_beat_wait_replicas",
-        f"{connected} connected, {wanted} waited for",
-    )
+    few = wanted > connected and f"once_beat_wait_replicas = {wanted}, connected: {connected}; nothing runs"
+    advice = "connect the replicas, or lower once_beat_wait_replicas"
+    yield _finding("replicas", few, advice, f"{connected} connected, {wanted} waited for")
 
 
 def visibility_of(transport: str, options: Mapping[str, Any]) -> float | None:
@@ -106,12 +95,9 @@ def lease_findings(
         yield Finding("visibility timeout", "ok", f"none with {transport}")
         return
     longer = [f"{whose} ({length:g} s)" for whose, length in lengths if length >= visibility]
-    yield _finding(
-        "visibility timeout",
-        bool(longer) and f"{visibility:g} s, not more than {', '.join(longer)}",
-        "raise broker_transport_options['visibility_timeout'], or lower these",
-        f"{visibility:g} s, longer than every lease and countdown",
-    )
+    short = bool(longer) and f"{visibility:g} s, not more than {', '.join(longer)}"
+    advice = "raise broker_transport_options['visibility_timeout'], or lower these"
+    yield _finding("visibility timeout", short, advice, f"{visibility:g} s, longer than every lease and countdown")
 
 
 def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[Finding]:
@@ -121,28 +107,20 @@ def node_findings(clocks: Mapping[str, float], settings: Settings) -> Iterator[F
     apart = max(clocks.values()) - min(clocks.values())
     ahead = ", ".join(f"{name} {clock - min(clocks.values()):+.1f} s" for name, clock in clocks.items())
     also = "" if settings.wait_replicas else "; with once_beat_wait_replicas = 0 a fence can go back"
-    yield _finding(
-        "servers' clocks",
-        apart > MOST_APART and f"{apart:.1f} s apart: {ahead}",
-        f"run NTP on these machines: a failover moves leases and deadlines by it{also}",
-        f"{len(clocks)}, within {MOST_APART:g} s of each other",
-    )
+    found = apart > MOST_APART and f"{apart:.1f} s apart: {ahead}"
+    advice = f"run NTP on these machines: a failover moves leases and deadlines by it{also}"
+    yield _finding("servers' clocks", found, advice, f"{len(clocks)}, within {MOST_APART:g} s of each other")
 
 
 def delivery_findings(transport: str, broadcast: Iterable[str]) -> Iterator[Finding]:
     """Judge where messages go; ``broadcast`` are entries whose message every worker gets."""
     if transport == "memory":
-        yield Finding(
-            "broker", "warn", "memory:// never leaves its process: only a worker in that of the beat gets a window",
-            "set broker_url to a broker that other processes reach",
-        )  # fmt: skip
+        found = "memory:// never leaves its process: only a worker in that of the beat gets a window"
+        yield Finding("broker", "warn", found, "set broker_url to a broker that other processes reach")
     names = list(broadcast)
     if names:
-        yield Finding(
-            "broadcast", "warn",
-            "sent to every worker, and each window runs on one of them: " + ", ".join(map(shown, names[:5])),
-            "base=celery.Task on a task that is to run on every worker",
-        )  # fmt: skip
+        found = f"sent to every worker, and each window runs on one of them: {', '.join(map(shown, names[:5]))}"
+        yield Finding("broadcast", "warn", found, "base=celery.Task on a task that is to run on every worker")
 
 
 def made_by_celery(name: str, task: str) -> bool:
@@ -155,15 +133,12 @@ def moment_findings(entries: Iterable[tuple[str, str]], now: datetime, host: str
 
     ``now`` is when the names were made, about; ``host`` is this machine's name.
     """
-    bad = [
-        f"{shown(name[:60])} ({value})"
-        for name, task in entries
-        if (
-            value := _of_the_moment(name, now, host)
-            if made_by_celery(name, task)
-            else _ADDRESS.search(name) and "an address"
-        )
-    ]
+    bad = []
+    for name, task in entries:
+        address = "an address" if _ADDRESS.search(name) else ""
+        value = _of_the_moment(name, now, host) if made_by_celery(name, task) else address
+        if value:
+            bad.append(f"{shown(name[:60])} ({value})")
     if bad:
         yield Finding("names", "warn", f"with a value of the moment in them: {some(bad, 5)}", _NAME_THEM)
 
@@ -215,12 +190,9 @@ def alias_findings(named: Iterable[tuple[str, str, frozenset[str]]]) -> Iterator
         (beats, name), *others = by_beats.items()
         other = next((found for found in others if found[0].isdisjoint(beats)), None)
         if other is not None:
-            yield Finding(
-                "names", "warn", "beats have other names for the same task and schedule: " + ", ".join(
-                    f"{shown(name[:60])} of {' '.join(sorted(beats))}" for beats, name in ((beats, name), other)
-                ),
-                _NAME_THEM,
-            )  # fmt: skip
+            both = [f"{shown(name[:60])} of {' '.join(sorted(beats))}" for beats, name in ((beats, name), other)]
+            found = f"beats have other names for the same task and schedule: {', '.join(both)}"
+            yield Finding("names", "warn", found, _NAME_THEM)
 
 
 def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[Finding]:
@@ -233,22 +205,21 @@ def zone_findings(loaded: Iterable[tuple[str, Mapping[str, str]]]) -> Iterator[F
             apart.append(name)
             beats |= by_beat.keys()
     if apart:
-        yield Finding(
-            "time zones", "warn", f"beats know other rules of the zones of {some([*map(shown, apart)], 5)}: "
-            + ", ".join(sorted(beats)),
-            "install the same tzdata (for solar schedules: ephem) on these machines; the beat that loaded last counts",
-        )  # fmt: skip
+        words = f"beats know other rules of the zones of {some([*map(shown, apart)], 5)}: {', '.join(sorted(beats))}"
+        advice = (
+            "install the same tzdata (for solar schedules: ephem) on these machines; the beat that loaded last counts"
+        )
+        yield Finding("time zones", "warn", words, advice)
 
 
 def app_findings(beats: Iterable[tuple[str, str | None]], settings: Settings) -> Iterator[Finding]:
     """Judge whether beats (name, app) of several apps have the same keys; app None: it isn't known."""
     apps = {app: beat for beat, app in beats if app is not None}
     if len(apps) > 1:
-        yield Finding(
-            "apps", "warn", f"beats of {len(apps)} apps use the keys {settings.key_prefix}…: "
-            + ", ".join(f"{app}, as {beat}" for app, beat in apps.items()),
-            "give each app its own once_beat_key_prefix: of two entries with one name only one runs",
-        )  # fmt: skip
+        named = ", ".join(f"{app}, as {beat}" for app, beat in apps.items())
+        found = f"beats of {len(apps)} apps use the keys {settings.key_prefix}…: {named}"
+        advice = "give each app its own once_beat_key_prefix: of two entries with one name only one runs"
+        yield Finding("apps", "warn", found, advice)
 
 
 def clock_findings(offsets: Iterable[tuple[str, float]]) -> Iterator[Finding]:
