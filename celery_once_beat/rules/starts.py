@@ -209,18 +209,18 @@ def _has_own_clock(own: Any) -> bool:
 
 def is_tz_aware_crontab(cls: type) -> bool:
     """django-celery-beat's crontab, or its copy: ``is_due`` only converts to its zone, which is its ``tz`` as well."""
-    return cls.__name__ == "TzAwareCrontab" and cls.__module__ in {
-        "django_celery_beat.tzcrontab",
-        "sqlalchemy_celery_beat.tzcrontab",
-    }
+    return _is_of_database(cls, "tzcrontab.TzAwareCrontab")
 
 
 def is_clocked(cls: type) -> bool:
     """django-celery-beat's one-off, or its copy: it starts at its ``clocked_time``."""
-    return cls.__name__ == "clocked" and cls.__module__ in {
-        "django_celery_beat.clockedschedule",
-        "sqlalchemy_celery_beat.clockedschedule",
-    }
+    return _is_of_database(cls, "clockedschedule.clocked")
+
+
+def _is_of_database(cls: type, path: str) -> bool:
+    """Whether it is django-celery-beat's class of that path, or sqlalchemy-celery-beat's."""
+    package, _, within = f"{cls.__module__}.{cls.__name__}".partition(".")
+    return within == path and package in ("django_celery_beat", "sqlalchemy_celery_beat")
 
 
 # -- intervals
@@ -304,14 +304,9 @@ cron_fields = attrgetter(*CRON_FIELDS)
 
 
 @lru_cache(maxsize=4096)  # many have the same
-def _times_of(
-    minutes: frozenset[int],
-    hours: frozenset[int],
-    days: frozenset[int],
-    months: frozenset[int],
-    weekdays: frozenset[int],
-) -> CronTimes:
+def _times_of(*fields: frozenset[int]) -> CronTimes:
     """Return the times of Celery's fields: day of month AND day of week."""
+    minutes, hours, days, months, weekdays = fields
     return CronTimes(minutes, hours, months, lambda day, first, _: day in days and (first + day) % 7 in weekdays)
 
 

@@ -94,7 +94,8 @@ def write_schedule(when: object, zone: tzinfo | None = None, *, any_nowfun: bool
     have a time zone; None: their own. With ``any_nowfun`` its ``nowfun`` is ignored: it moves no start.
     """
     if isinstance(when, datetime):
-        when = OneOff(read_instant("schedule", when, zone))
+        at = when if when.tzinfo or zone is None else when.replace(tzinfo=zone)
+        when = OneOff(read_instant("schedule", at))
     elif isinstance(when, (int, float, timedelta)) and not isinstance(when, bool):
         try:
             when = schedule(when)
