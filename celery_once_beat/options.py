@@ -126,17 +126,14 @@ check_limit_name = _check_text("1 to 64 letters, digits, '_', '.' and '-'", r"[\
 
 
 def fits_prefix(value: Any) -> bool:
-    """Whether a text can be the prefix of keys, but for its length.
+    """Whether a text can be the prefix of keys.
 
     With a hash tag of its own it has all keys in one slot of a cluster. Half of one would spread a script's keys.
     """
-    return isinstance(value, str) and _PREFIX.fullmatch(value) is not None
+    return isinstance(value, str) and len(value) <= _LONGEST_PREFIX and _PREFIX.fullmatch(value) is not None
 
 
-check_prefix = Check(
-    "a short text without white space, and without braces but for one {hash tag}",
-    lambda value: fits_prefix(value) and len(value) <= _LONGEST_PREFIX,
-)
+check_prefix = Check("a short text without white space, and without braces but for one {hash tag}", fits_prefix)
 
 
 def _check_limits(name: str, value: Any) -> dict[str, int]:

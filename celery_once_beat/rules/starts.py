@@ -79,7 +79,7 @@ def next_start(
             pure: Any = schedule
             start = pure.start_after(moment if asked is None else max(moment, naive_utc(asked)))
         else:
-            start = _START_OF[kind](schedule, moment, origin)
+            start = _STARTS[kind](schedule, moment, origin)
     except ScheduleError:
         raise
     except OverflowError:  # past the last datetime
@@ -387,8 +387,4 @@ def _twin(zone: ZoneInfo) -> tzinfo:
     return ZoneInfo.no_cache(zone.key) if zone.key else zone
 
 
-_START_OF: dict[type, Callable[[Any, datetime, datetime | None], datetime | None]] = {
-    schedule: _interval_start,
-    crontab: _crontab_start,
-    solar: _solar_start,
-}
+_STARTS: dict[type, Callable[..., Any]] = {schedule: _interval_start, crontab: _crontab_start, solar: _solar_start}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from functools import cached_property, partial
@@ -181,10 +181,7 @@ def check_words(by: object, note: object) -> str:
 
 def _check_encoders(entry: str, options: Mapping[str, Any]) -> None:
     """Check that kombu can make a message; raises SettingError."""
-    encoders: dict[str, Callable[[Any], object]] = {
-        "compression": compression.get_encoder,
-        "serializer": partial(serialization.dumps, {}),
-    }
+    encoders: dict[str, Any] = {"compression": compression.get_encoder, "serializer": partial(serialization.dumps, {})}
     for name, find in encoders.items():
         try:
             if name in options:
