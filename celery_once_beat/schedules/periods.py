@@ -71,8 +71,8 @@ class Period:
 
     def __post_init__(self) -> None:
         """Read what it was given, strictly."""
-        start = _read("start", self.start)
-        end = None if self.end is None else _read("end", self.end)
+        start = read_time("period, start", self.start)
+        end = None if self.end is None else read_time("period, end", self.end)
         if end is not None:
             if (type(end), names_zone(end)) != (type(start), names_zone(start)):
                 raise SettingError(f"period: found {start} to {end}, expected two dates, or two datetimes of one kind")
@@ -82,7 +82,7 @@ class Period:
         expect("period, name", self.name, fits, f"a text of up to {_MOST_NAME} characters", SettingError)
         fits = isinstance(self.without, (tuple, list)) and len(self.without) <= MOST_LEFT_OUT
         expect("period, without", self.without, fits, "a tuple of starts", SettingError)
-        without = frozenset(_wall(_read("without", each)) for each in self.without)
+        without = frozenset(_wall(read_time("period, without", each)) for each in self.without)
         values: dict[str, Any] = {"start": start, "end": end, "without": tuple(sorted(without)), "_without": without}
         values["tz"] = None if self.tz is None else find_zone(self.tz)
         values["_rrule"] = None if not self.rule else _read_rule(self.rule, start, values["tz"])
@@ -183,10 +183,6 @@ def _apart(given: Iterable[LeftOut]) -> list[LeftOut]:
         else:
             spans.append(span._replace(start=last.end))
     return spans
-
-
-def _read(what: str, value: object) -> date | datetime:
-    return read_time(f"period, {what}", value)
 
 
 def _wall(value: Any) -> datetime:
