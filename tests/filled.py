@@ -13,7 +13,7 @@ import redis
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.rules import EntryPolicy
-from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Store
+from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Published, Store
 from celery_once_beat.store import model as replies
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -81,7 +81,7 @@ def claim(store: Store, rows: Sequence[BeatEntry], beat: str = BEAT) -> list[Win
         assert isinstance(answer, replies.Claimed), answer
         row.cursor = start
         windows.append(WindowKey(row.name, start))
-    store.confirm_many(Confirmation(window, 1, 1, 600.0) for window in windows)
+    store.confirm_many(Confirmation(window, 1, Published.SENT, 600.0) for window in windows)
     return windows
 
 

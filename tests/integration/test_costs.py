@@ -19,6 +19,7 @@ from celery_once_beat.features.runtime.store import ask_changed
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import SHARDS, BeatReport, ClaimRequest, Confirmation, Ending, Loaded, LoadRequest, Store
+from celery_once_beat.store.model import Published
 from celery_once_beat.windows import WindowKey
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
@@ -63,7 +64,7 @@ def run(store: Store, name: str, number: int) -> None:
     """One window from claim to finish."""
     window = WindowKey(name, T0 + (number + 1) * HOUR)
     (claimed,) = store.claim_many(BEATS[0], [ClaimRequest(window, T0 + number * HOUR, MARK)])
-    store.confirm_many([Confirmation(window, claimed.revision, 1, 600.0)])
+    store.confirm_many([Confirmation(window, claimed.revision, Published.SENT, 600.0)])
     begun = store.begin(window, OWNER, 30.0)
     store.finish(Ending(window, OWNER, begun.fence, "done"))
 

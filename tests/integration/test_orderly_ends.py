@@ -17,7 +17,7 @@ from stage import T0, nth
 from system import System
 
 from celery_once_beat.rules import EntryPolicy
-from celery_once_beat.store.model import ClaimRequest, Closed, Confirmation, LoadRequest
+from celery_once_beat.store.model import ClaimRequest, Closed, Confirmation, LoadRequest, Published
 from celery_once_beat.windows import Window, WindowKey, encode_headers
 from celery_once_beat.worker import leases
 
@@ -44,7 +44,7 @@ class Waiting:
         store = self.system.store
         store.load_many([LoadRequest(entry, "beat", "mark", 86400.0, EntryPolicy(), known=T0)])
         (claimed,) = store.claim_many("beat", [ClaimRequest(WindowKey(entry, window.start), T0, "mark")])
-        store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, 1, 600.0)])
+        store.confirm_many([Confirmation(WindowKey(entry, window.start), claimed.revision, Published.SENT, 600.0)])
         self.send(task, *args, headers=encode_headers(window))
 
     def send(self, task: str, *args: Any, **options: Any) -> None:

@@ -31,7 +31,7 @@ from celery_once_beat.clock import steady
 from celery_once_beat.errors import StoreUnavailableError, UncertainWriteError
 from celery_once_beat.rules import count_starts
 from celery_once_beat.settings import name_broker
-from celery_once_beat.store.model import Claimed, ClaimRequest, Confirmation
+from celery_once_beat.store.model import Claimed, ClaimRequest, Confirmation, Published
 from celery_once_beat.windows import Window, WindowKey, decode_headers, find_headers, next_start
 
 QUEUE = "scheduler"
@@ -578,7 +578,7 @@ def published_by_hand(app: Celery, schedulers: Callable[[], OnceScheduler], *que
     row = loaded(scheduler)
     key = WindowKey("tick", row.next)
     (claimed,) = scheduler.store.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
-    scheduler.store.confirm_many([Confirmation(key, claimed.revision, 1, 0.1, *queue)])
+    scheduler.store.confirm_many([Confirmation(key, claimed.revision, Published.SENT, 0.1, *queue)])
     return scheduler, key.start
 
 
