@@ -6,21 +6,20 @@ A key that can't be read is a line of trouble at its entry; the other entries ar
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from types import MappingProxyType
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.store import Store, WorkerSeen, codec, raised, read_app, read_many, scan_loaded, shard_of
 from celery_once_beat.store.account import read_account
 from celery_once_beat.store.model import Loss
-from celery_once_beat.windows import WindowKey, format_instant
+from celery_once_beat.windows import format_instant
 
 from .reading import read_report
 from .remembered import Remembered
-from .seen import BeatStatus, EntrySeen, Overview
+from .seen import BeatStatus, Due, EntrySeen, Overview
 from .windows import make_entry, readable
 
 #: What is read of an entry.
@@ -50,39 +49,33 @@ class Lookup:
         now, latency, beats, lost = self.beats()
         loaded = self._loaded(before) if and_loaded else {}
         names = list(dict.fromkeys([*entries, *loaded]))
-        overdue, trouble = self._overdue(now)
-        strangers = {name: len(overdue[name]) for name in overdue.keys() - set(names)}
+        due = self._due(now)
+        strangers = {name: len(due.windows[name]) for name in due.windows.keys() - set(names)}
         workers, unreadable = self._workers(now) if and_loaded else ({}, [])
-        unreadable += [why for of, why in trouble.items() if isinstance(of, str) and of not in names]
+        unreadable += [why for of, why in due.trouble.items() if isinstance(of, str) and of not in names]
         if before is None:
-            seen = self.entries(names, history, overdue, trouble)
+            seen = self.entries(names, history, due)
         else:
             replies = read_many(self._store, names, {"entry": "DIGEST"})
             digests = {name: raised(digest) for name, (digest,) in zip(names, replies, strict=True)}
-            changed = before.changed(names, digests, overdue, trouble)
-            read = self.entries(changed, history, overdue, trouble)
+            read = self.entries(before.changed(names, digests, due), history, due)
             if and_loaded and before.has_new_definitions(read):
                 loaded = before.loaded = scan_loaded(self._store)
             seen = before.keep(names, digests, read)
         memory = codec.read_fullness(self._store.server()[0])
         return Overview(now, latency, beats, seen, strangers, loaded, workers, tuple(unreadable), memory, lost)
 
-    def entries(
-        self,
-        names: Sequence[str],
-        history: int,
-        overdue: Mapping[str, dict[datetime, datetime]] = MappingProxyType({}),
-        trouble: Mapping[int | str, str] = MappingProxyType({}),
-    ) -> dict[str, EntrySeen]:
-        """Look at entries alone; ``overdue`` and ``trouble`` are as :meth:`_overdue` returns them."""
+    def entries(self, names: Sequence[str], history: int, due: Due | None = None) -> dict[str, EntrySeen]:
+        """Look at entries alone; of ``due`` they are told what is theirs."""
+        due = due or Due({}, {})
         seen: dict[str, EntrySeen] = {}
         for name, replies in zip(names, read_many(self._store, names, _HELD, history), strict=True):
             for each in replies:
                 if isinstance(each, StoreUnavailableError):
                     raise each
-            known = (trouble and (trouble.get(name) or trouble.get(shard_of(name)))) or ""
+            trouble = due.trouble.get(name) or due.trouble.get(shard_of(name), "")
             account = read_account(self._keys.of_entry("entry", name), replies[0])
-            seen[name] = make_entry(name, account, replies[1:], overdue.get(name, {}), known)
+            seen[name] = make_entry(name, account, replies[1:], due.windows.get(name, {}), trouble)
         return seen
 
     def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:
@@ -95,7 +88,9 @@ class Lookup:
             if window.state in ("running", "waiting")
         ]
         members = [(name, f"{name}@{format_instant(window.start)}") for name, _, window in lasting]
-        scores = self._trip.read([("ZSCORE", self._keys.open(shard_of(name)), member) for name, member in members])
+        scores = self._trip.read(
+            [("ZSCORE", self._keys.of_shard("open", shard_of(name)), member) for name, member in members]
+        )
         for (name, position, window), score in zip(lasting, scores, strict=True):
             if score is not None and not isinstance(score, OnceError):
                 windows = list(entries[name].windows)
@@ -122,9 +117,7 @@ class Lookup:
         sent = time.monotonic()
         heartbeat = self._store.snapshot()
         latency = time.monotonic() - sent  # of the second round trip: the first may have had to connect
-        if isinstance(scores, OnceError):
-            raise scores
-        heard = dict(codec.as_pairs(scores))
+        heard = dict(codec.as_pairs(raised(scores)))
         texts = {} if isinstance(reports, OnceError) else codec.as_mapping(reports)
         now_ms = (heartbeat.now - codec.EPOCH) / timedelta(milliseconds=1)
         beats = []
@@ -145,29 +138,25 @@ class Lookup:
 
     # -- entries ----------------------------------------------------------------------------------------------
 
-    def _overdue(self, now: datetime) -> tuple[dict[str, dict[datetime, datetime]], dict[int | str, str]]:
-        """Return overdue windows by entry; and why some can't be read, by a shard's number or an entry's name."""
+    def _due(self, now: datetime) -> Due:
         keys, until = self._keys.of_shards("open"), ("-inf", codec.epoch_ms(now))
         replies = self._trip.read(
             [("ZRANGEBYSCORE", key, *until, "WITHSCORES", "LIMIT", 0, _MOST_OVERDUE) for key in keys]
         )
-        found: dict[str, dict[datetime, datetime]] = {}
-        trouble: dict[int | str, str] = {}
+        due = Due({}, {})
         for shard, reply in enumerate(replies):
             if isinstance(reply, OnceError):
-                trouble[shard] = str(reply)
+                due.trouble[shard] = str(reply)
                 continue
-            pairs = codec.as_pairs(reply)
-            windows = codec.read_members([member for member, _ in pairs])
-            for window, (member, deadline) in zip(windows, pairs, strict=True):
-                if isinstance(window, WindowKey):
-                    try:
-                        instant = codec.instant(deadline)
-                    except ValueError as exc:
-                        trouble[window.entry] = f"the key {keys[shard]!r}, {member!r}: {exc}"
-                    else:
-                        found.setdefault(window.entry, {})[window.start] = instant
-        return found, trouble
+            for member, deadline in codec.as_pairs(reply):
+                window = codec.read_member(member)
+                if window is None:
+                    continue
+                try:
+                    due.windows.setdefault(window.entry, {})[window.start] = codec.instant(deadline)
+                except ValueError as exc:
+                    due.trouble[window.entry] = f"the key {keys[shard]!r}, {member!r}: {exc}"
+        return due
 
     def _loaded(self, before: Remembered | None) -> dict[str, str]:
         """Return the descriptions of loaded entries; as before, while their number is the same."""

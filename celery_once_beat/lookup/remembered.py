@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
-from .seen import EntrySeen
+from .seen import Due, EntrySeen
 
 #: Seconds after which all is read anew.
 _REMEMBERED = 30.0
@@ -29,15 +28,9 @@ class Remembered:
         """Whether all has to be read again."""
         return time.monotonic() - self._read_at >= _REMEMBERED
 
-    def changed(
-        self,
-        names: Sequence[str],
-        digests: dict[str, str],
-        overdue: Mapping[str, dict[datetime, datetime]],
-        trouble: Mapping[int | str, str],
-    ) -> list[str]:
-        """Return which entries to read again; ``trouble`` is as ``_overdue`` returns it."""
-        if self.is_old() or trouble:
+    def changed(self, names: Sequence[str], digests: dict[str, str], due: Due) -> list[str]:
+        """Return which entries to read again."""
+        if self.is_old() or due.trouble:
             self._seen, self._read_at = {}, time.monotonic()
         return [
             name
@@ -45,7 +38,7 @@ class Remembered:
             if name not in self._seen
             or not digests[name]
             or self._digests.get(name) != digests[name]
-            or self._seen[name].overdue != overdue.get(name, {})
+            or self._seen[name].overdue != due.windows.get(name, {})
         ]
 
     def has_new_definitions(self, read: Mapping[str, EntrySeen]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from celery_once_beat.store import BeatReport, EntryAccount, Loss, OpenWindow, WorkerSeen
 from celery_once_beat.wording import printable, span
@@ -85,6 +86,15 @@ class WindowSeen:
     done_by: datetime | None = None
     #: The recorded text of its last failure; '' where there is none.
     failure: str = ""
+
+
+class Due(NamedTuple):
+    """What is overdue."""
+
+    #: By entry: start → deadline of each window, aware UTC.
+    windows: dict[str, dict[datetime, datetime]]
+    #: Why some of it can't be read, by a shard's number or an entry's name.
+    trouble: dict[int | str, str]
 
 
 @dataclass(frozen=True)
