@@ -5,6 +5,7 @@ The main process runs an event loop. So a thread sends this to the store (``erra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from logging import ERROR, INFO, WARNING
 from typing import Any, Literal, NamedTuple
@@ -123,20 +124,17 @@ def _on_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     Its window would wait for ``start_timeout``. Now it is published again soon, and may meet another worker. An
     untracked window isn't; its message is logged as discarded all the same.
     """
-    delivery = _read(message.headers, "discarded")
-    if delivery is None:
-        return
-    window = delivery.window
-    if _unknown.is_new((window.entry, name)):
+
+    def send(store: Store, delivery: Delivery) -> None:
+        store.close_window(delivery.key, worker_name(sender.hostname), "unknown", delivery.retry)
+
+    window = _record(sender.app, message.headers, "discarded", send, 0.0)
+    if window is not None and _unknown.is_new((window.entry, name)):
         text = (
             "was discarded: this worker doesn't know the task %r that the queue %r brings; deploy workers before beats"
         )
         queue = (message.delivery_info or {}).get("routing_key")
         log_window(logger, ERROR, "window_discarded", window, text, name, queue)
-    errands_of.of(sender.app).send(
-        lambda store: store.discarded(delivery.key, delivery.retry, worker_name(sender.hostname)),
-        lambda exc: _log_unrecorded(window, "discarded", exc),
-    )
 
 
 def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, error: BaseException | None = None) -> None:
@@ -144,12 +142,12 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
 
     ``error`` is the reason of a failure.
     """
-    delivery = _read(request, outcome)
-    if delivery is None or not delivery.window.tracked:
-        return
-    window, expires = delivery.window, _read_expires(request.get("expires"))
+    expires = _read_expires(request.get("expires"))  # many may wait: the message itself isn't kept
 
-    def send(store: Store) -> None:
+    def send(store: Store, delivery: Delivery) -> None:
+        window = delivery.window
+        if not window.tracked:
+            return
         recorded = _finish_killed(store, task, delivery, outcome, error) if killed else None
         if recorded is None and outcome != "failed":
             recorded = _close(store, delivery, outcome, expires)
@@ -160,7 +158,7 @@ def _end(task: Any, request: dict[str, Any], outcome: str, *, killed: bool, erro
             log_window(logger, INFO, OUTCOMES[outcome].action, window, "is %s", outcome, **more)
             signals.window_closed.send(sender=task, window=window, outcome=outcome, count=1)
 
-    errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, outcome, exc), _PATIENCE)
+    _record(task.app, request, outcome, send)
 
 
 def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> None:
@@ -168,13 +166,11 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
 
     If the store doesn't answer, a beat publishes the window again.
     """
-    delivery = _read(message.headers, "failed")
-    if delivery is None:
-        return
-    window, owner = delivery.window, execution_name(delivery_name(hostname))
+    owner = execution_name(delivery_name(hostname))
 
-    def send(store: Store) -> None:
-        key, length = delivery.key, lease_of(window, store, task)
+    def send(store: Store, delivery: Delivery) -> None:
+        window, key = delivery.window, delivery.key
+        length = lease_of(window, store, task)
         arguments = arguments_of(parts_of(task, store, window, key, owner))
         begun = store.begin(key, owner, length, delivery.retry, tracked=window.tracked, **arguments)
         if not isinstance(begun, Begun):
@@ -187,7 +183,7 @@ def fail_unread(task: Any, message: Any, hostname: str, error: Exception) -> Non
             log_window(logger, ERROR, OUTCOMES["failed"].action, window, text, printable(failure), **more)
             signals.window_closed.send(sender=task, window=window, outcome="failed", count=1)
 
-    errands_of.of(task.app).send(send, lambda exc: _log_unrecorded(window, "failed", exc), _PATIENCE)
+    _record(task.app, message.headers, "failed", send)
 
 
 def _finish_killed(
@@ -228,13 +224,27 @@ class Delivery(NamedTuple):
     retry: int
 
 
-def _read(request: Any, outcome: str) -> Delivery | None:
-    """Read the delivery of a window's message; None for other messages, and if the headers can't be read."""
+def _record(
+    app: Any, request: Any, outcome: str, send: Callable[[Store, Delivery], None], seconds: float = _PATIENCE
+) -> Window | None:
+    """Let a thread ``send`` what became of a window's message, for so many ``seconds``; returns the window.
+
+    None for other messages, and if the headers can't be read.
+    """
+
+    def unrecorded(exc: OnceError) -> None:
+        logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))
+
+    window = None
     try:
-        return delivery_of(request if isinstance(request, dict) else {})
+        delivery = delivery_of(request if isinstance(request, dict) else {})
     except OnceError as exc:
-        _log_unrecorded(None, outcome, exc)
+        unrecorded(exc)
         return None
+    if delivery is not None:
+        window = delivery.window
+        errands_of.of(app).send(lambda store: send(store, delivery), unrecorded, seconds)
+    return window
 
 
 def delivery_of(request: dict[str, Any]) -> Delivery | None:
@@ -254,7 +264,3 @@ def _read_expires(value: Any) -> datetime | None:
     except (ValueError, TypeError):
         return None
     return at if isinstance(at, datetime) and at.tzinfo is not None else None
-
-
-def _log_unrecorded(window: Window | None, outcome: str, exc: OnceError) -> None:
-    logger.error("once: %s not recorded: %s", outcome, exc, extra=about("window_unrecorded", window))

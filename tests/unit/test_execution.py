@@ -305,10 +305,18 @@ def test_hooks_before_the_begin_know_the_window(app: Celery) -> None:
         task.request_stack.pop()
 
 
-def test_a_request_class_that_cannot_be_combined() -> None:
+class FinalRequest(Request):
+    """Nobody may derive from it."""
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError("final")
+
+
+@pytest.mark.parametrize("theirs", [dict, FinalRequest])
+def test_a_request_class_that_cannot_be_combined(theirs: type) -> None:
     """The worker's start says what to do."""
     with Celery("tests", broker="memory://", set_as_current=False) as app:
-        task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=dict)
+        task = app.task(work, name="proj.task", shared=False, base=OnceTask, Request=theirs)
         with pytest.raises(SettingError, match=r"Request: found .*derive it from celery_once_beat.worker.request"):
             request_class(task)
 
