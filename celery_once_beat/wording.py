@@ -122,8 +122,10 @@ def did_you_mean(found: str, known: Iterable[str], write: Callable[[str], str] =
     return f" (did you mean {write(near[0])}?)" if near else ""
 
 
-def span(seconds: float) -> str:
-    """Write a span of time: ``0.4 s``, ``3 min 4 s``, ``2 h 5 min``, ``3 d 4 h``."""
+def span(seconds: float | None) -> str:
+    """Write a span of time: ``0.4 s``, ``3 min 4 s``, ``2 h 5 min``, ``3 d 4 h``; ``-`` where it isn't known."""
+    if seconds is None:
+        return "-"
     sign, seconds = ("-" if seconds < 0 else ""), abs(seconds)
     if round(seconds, 1) < _MINUTE:
         return f"{sign}{seconds:.1f} s"

@@ -54,11 +54,6 @@ def plain(text: str | None) -> str:
     return "-" if text is None else wording.printable(text)
 
 
-def seconds(span: float | None) -> str:
-    """A span of time; ``-`` where it isn't known."""
-    return "-" if span is None else wording.span(span)
-
-
 def local(instant: datetime | None, zone: tzinfo, now: datetime | None = None) -> str:
     """An instant as local time; without the date where that is today's, with the offset where it comes twice."""
     if instant is None:

@@ -29,7 +29,7 @@ from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
 
 from .context import Project, entry_argument, fail, pass_project
-from .output import in_zone, local, painted, plain, print_json, print_table, seconds
+from .output import in_zone, local, painted, plain, print_json, print_table
 
 #: What status says of an entry, on one line of 80 columns; the rest is for "status ENTRY".
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "LATE", "NEXT", "OPEN")
@@ -189,7 +189,7 @@ def _status_line(entry: EntryStatus, zone: tzinfo, now: datetime) -> list[str]:
         click.style(plain(entry.entry), bold=True) if entry.attention else plain(entry.entry),
         _moment(last.start if last else None, zone, now),
         painted(last.state) if last else "-",
-        seconds(last.late if last else None),
+        span(last.late if last else None),
         next_,
         str(entry.open) + (f", {_waiting_words(entry, zone, now)}" if entry.buffered else ""),
     ]
@@ -398,8 +398,8 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
                 plain(window.beat),
                 plain(window.worker or None),
                 str(window.attempts),
-                seconds(window.late),
-                seconds(window.took),
+                span(window.late),
+                span(window.took),
                 str(window.refused),
                 plain(window.failure),
             ]

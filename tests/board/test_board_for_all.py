@@ -10,11 +10,11 @@ from typing import Any
 import filled
 import pytest
 from boards import WORK, Start, Visit, check_page, loaded_of
-from jinja2 import Environment, PackageLoader
 from playwright.sync_api import Browser, expect
 from system import System
 
-from celery_once_beat.web.board.axis import ZOOMS, columns_css, make_axis
+from celery_once_beat.web.board.axis import ZOOMS, make_axis
+from celery_once_beat.web.board.site import make_templates
 from celery_once_beat.web.board.words import STATES
 
 pytestmark = pytest.mark.xdist_group("chromium")
@@ -175,19 +175,20 @@ OVERLAPS = """() => [...document.querySelectorAll('#axis')].flatMap(axis => {
 def test_the_axis_can_be_read(chromium: Browser, width: int) -> None:
     """At each hour of a day and each zoom: no time stands on another one."""
     board = files("celery_once_beat.web.board")
-    axis = Environment(loader=PackageLoader("celery_once_beat.web.board"), autoescape=True).get_template("axis.html")
+    templates = make_templates("shop", timezone.utc)
+    axis, columns = templates.get_template("axis.html"), templates.get_template("columns.css")
     begin = datetime(2026, 11, 23, 0, 8, tzinfo=timezone.utc)
     moments = [begin + timedelta(hours=hours, minutes=7 * hours) for hours in range(48)]
     shown = [
         f'<div id="grid" class="zoom-{zoom.name}">'
-        + axis.render(axis=make_axis(zoom, moment, timezone.utc), zone="Europe/Berlin")
+        + axis.render(axis=make_axis(zoom, moment, timezone.utc), zone="Europe/Berlin", tenth=0)
         + "</div>"
         for zoom in ZOOMS.values()
         for moment in moments
     ]
     page = chromium.new_page(viewport={"width": width, "height": 800})
     page.set_content("<main>" + "".join(shown) + "</main>")
-    page.add_style_tag(content=(board / "static" / "board.css").read_text() + columns_css())
+    page.add_style_tag(content=(board / "static" / "board.css").read_text() + columns.render())
     assert page.locator(".times span").count() > 1000
     assert page.evaluate(OVERLAPS) == []
     page.close()

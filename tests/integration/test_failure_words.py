@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from deliveries import WINDOW, Worker
+from markupsafe import escape
 from stage import ENTRY, Stage, nth
 
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.status import WindowStatus
 from celery_once_beat.store import store_of
 from celery_once_beat.store.model import Again, Ending, Finished, Published
-from celery_once_beat.web.board.words import story_words
+from celery_once_beat.web.board.site import make_templates
 from celery_once_beat.wording import failure_words
 
 
@@ -108,5 +109,6 @@ def test_words_are_untrusted(stage: Stage) -> None:
     hostile = "Error: \x1b[2J<script>alert(1)</script>"
     assert fail(stage, 1, said=hostile) == Finished()
     window = WindowStatus.of(Lookup(stage.store).entry(ENTRY, 1).windows[0])
-    story = dict(story_words(window, timezone.utc, datetime.now(timezone.utc)))
-    assert story["Failure"] == repr(hostile)
+    macros = make_templates("shop", timezone.utc).get_template("story.html").module
+    story = macros.story(window, timezone.utc, datetime.now(timezone.utc))
+    assert f"<dt>Failure</dt><dd>{escape(repr(hostile))}</dd>" in story

@@ -89,13 +89,15 @@ def test_what_a_screen_reader_hears(window: WindowSeen, heard: str) -> None:
     assert labels(window) == [f"nightly-report, 21 November {heard}"]
 
 
+def told(window: WindowSeen, zone: Any = BERLIN) -> dict[str, str]:
+    """Its story, 75 seconds after its start: what each line is called, and what it says."""
+    story = make_templates("shop", zone).get_template("story.html").module.story(WindowStatus.of(window), zone, by(75))
+    lines = re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", story)
+    return {term: Markup(said).striptags() for term, said in lines}
+
+
 def test_a_story_of_each_kind() -> None:
     """Local time to the second, who claimed and who began, for how long it runs, what isn't known yet as a dash."""
-
-    def told(story: WindowSeen, zone: Any = BERLIN) -> dict[str, str]:
-        story_words = words.story_words(WindowStatus.of(story), zone, START + timedelta(seconds=75))
-        return {term: Markup(said).striptags() for term, said in story_words}
-
     done = told(past())
     assert done["Begun"] == "21 November 2026 02:00:01 CET, by worker host-b"
     assert (done["Late"], done["Took"]) == ("1.2 s", "2.8 s")
@@ -119,13 +121,12 @@ def test_a_story_of_each_kind() -> None:
 def test_what_ended_past_its_deadline_is_seen() -> None:
     """By how much, in words and by a line below its cell; what is open is so in its story alone."""
 
-    def story(window: WindowSeen) -> str | None:
-        told = dict(words.story_words(WindowStatus.of(window), timezone.utc, by(75))).get("To be done by")
-        return told and Markup(told).striptags()
+    def done_by(window: WindowSeen) -> str:
+        return told(window, timezone.utc)["To be done by"]
 
-    assert story(past(done_by=by(3))) == "21 November 2026 01:00:03 UTC: 1.0 s past it"
-    assert story(past(done_by=by(4))) == "21 November 2026 01:00:04 UTC"
-    assert story(replace(running(), done_by=by(70))) == "21 November 2026 01:01:10 UTC: 5.0 s past it"
+    assert done_by(past(done_by=by(3))) == "21 November 2026 01:00:03 UTC: 1.0 s past it"
+    assert done_by(past(done_by=by(4))) == "21 November 2026 01:00:04 UTC"
+    assert done_by(replace(running(), done_by=by(70))) == "21 November 2026 01:01:10 UTC: 5.0 s past it"
 
     def row(*windows: WindowSeen) -> str:
         return list(show(page_of(*windows), Choice()).rows.values())[1]

@@ -40,7 +40,6 @@ ZOOMS = {
         Zoom("month", "31 days", _DAY, 31, 2),
     )
 }
-_MOST_COLUMNS = max(zoom.columns for zoom in ZOOMS.values())
 #: The most urgent state first: it is what a column shows that has several.
 _BY_URGENCY = sorted(
     STATES,
@@ -51,8 +50,6 @@ _BY_URGENCY = sorted(
         name == "done",
     ),
 )
-#: Pixels of a cell that has room for a count beside its shape.
-_WITH_COUNT = 36
 _RANK = {name: rank for rank, name in enumerate(_BY_URGENCY)}
 
 
@@ -177,17 +174,3 @@ def bars_of(windows: Iterable[WindowSeen], axis: Axis) -> list[tuple[str, float,
 def worst(states: Iterable[str]) -> str:
     """Return the most urgent of some states."""
     return min((words.state_of(state).name for state in states), key=_RANK.__getitem__)
-
-
-def columns_css() -> str:
-    """Return the rules that put a cell into its column: the page's policy admits no style of an element's own."""
-    places = "".join(f".c{column} {{ grid-column: {column}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
-    ends = "".join(f".to{column} {{ grid-column: 1 / {column + 1}; }}\n" for column in range(1, _MOST_COLUMNS + 1))
-    tenths = "".join(f".now{tenth}, .now{tenth} ~ * {{ --now: {tenth}0%; }}\n" for tenth in range(10))
-    zooms = "".join(
-        f".zoom-{zoom.name} {{ --columns: {zoom.columns}; }}\n"
-        f"@container cells (min-width: {_WITH_COUNT * zoom.columns}px) "
-        f"{{ .zoom-{zoom.name} small {{ display: inline; }} }}\n"
-        for zoom in ZOOMS.values()
-    )
-    return places + ends + tenths + zooms

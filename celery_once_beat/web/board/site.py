@@ -26,10 +26,11 @@ from celery_once_beat.features.keyed.store import read_children
 from celery_once_beat.outcomes import STATES
 from celery_once_beat.status import View, WindowStatus
 from celery_once_beat.windows import format_instant, parse_instant
+from celery_once_beat.wording import span
 
 from . import words
 from .actions import Actions
-from .axis import ZOOMS, columns_css
+from .axis import ZOOMS
 from .choice import ALL, GROUPS, ROWS, SORTS, Choice
 from .desk import Desk
 from .feed import Feed
@@ -90,8 +91,8 @@ def make_templates(title: str, zone: tzinfo) -> Environment:
         always=ALWAYS,
         most=ROWS,
     )
-    made.filters.update(plain=words.plain, instant=format_instant, state=words.state_of, in_short=words.in_short)
-    made.filters["quoted"] = quote
+    made.filters.update(plain=words.plain, said=words.said, state=words.state_of, in_short=words.in_short)
+    made.filters.update(instant=format_instant, moment=words.moment, span=span, quoted=quote)
     made.filters["in_zone"] = lambda text, other=None: words.in_zone(text, other or zone)
     made.filters["day_and_time"] = lambda instant, other=None: words.day_and_time(instant, other or zone)
     return made
@@ -109,7 +110,7 @@ class _Site:
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
-        self._static["columns.css"] = columns_css().encode()
+        self._static["columns.css"] = templates.get_template("columns.css").render().encode()
 
     def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         return answer_page(self.templates, template, request, status, **values)
@@ -127,7 +128,7 @@ class _Site:
         return self._html(request, "board.html", root="", page=shown.page, shown=shown, choice=choice, done=done)
 
     async def window(self, request: Request) -> Response:
-        page, zone = await self._feed.fresh(), _choice(request).zone or self._zone
+        page = await self._feed.fresh()
         line = page.lines.get(request.path_params["line"])
         at = line.position(request.path_params["start"]) if line else None
         if line is None or at is None:
@@ -144,7 +145,6 @@ class _Site:
             line,
             root="../../",
             window=window,
-            story=words.story_words(window, zone, page.moment),
             links=[*words.links_of(templates, of_window, window.attempts)],
             children=[(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children],
             at=at,

@@ -21,8 +21,6 @@ from celery_once_beat.windows import format_instant, task_of_child
 from celery_once_beat.wording import printable, some, span
 
 _MOST = 200
-#: What is recorded of a failure, and room for what has to be written out.
-_MOST_FAILURE = 400
 #: A reason has a failure's text, and more.
 MOST_REASON = 600
 #: Queues of a worker that are named.
@@ -160,49 +158,6 @@ def worker_words(worker: WorkerStatus, now: datetime, zone: tzinfo) -> str:
     elif worker.queues:
         parts.append(f"consumes {plain(some(worker.queues, _MOST_QUEUES))}")
     return ", ".join(parts)
-
-
-def story_words(window: WindowStatus, zone: tzinfo, now: datetime) -> Iterator[tuple[str, str]]:
-    """A window's story at ``now``: what each line is called, and what is known; times in ``zone``."""
-    yield "Window", moment(window.start, zone)
-    yield "Outcome" if window.closed else "State", f"{said(window.state)}: {state_of(window.state).meaning}"
-    if window.waits_for:
-        yield "Waits for", Markup("the window of {}").format(moment(window.waits_for, zone))
-    elif window.limit:
-        yield "Waits for", f"a slot of the limit {plain(window.limit)}"
-    if window.failure:
-        yield "Failure", plain(window.failure, _MOST_FAILURE)
-    if window.missed > 1:
-        yield "Missed with it", f"{window.missed - 1} windows before it"
-    yield "Claimed", moment(window.claimed, zone) + (f", by beat {plain(window.beat)}" if window.beat else "")
-    yield "Published", _published(window)
-    yield "Begun", moment(window.begun, zone) + (f", by worker {plain(window.worker)}" if window.begun else "")
-    if window.begun and not window.closed and window.state == "running":
-        yield "Running for", span((now - window.begun).total_seconds())
-    yield "Attempts", str(window.attempts)
-    yield "Late", "-" if window.late is None else span(window.late)
-    if window.done_by:
-        past = window.past_deadline(now)
-        yield "To be done by", moment(window.done_by, zone) + ("" if past is None else f": {span(past)} past it")
-    if window.closed:
-        yield "Ended", moment(window.closed, zone)
-        yield "Took", "-" if window.took is None else span(window.took)
-    yield "Refused copies", str(window.refused)
-    if window.backfill:
-        yield "Backfill", "opened once more, by order"
-
-
-def _published(window: WindowStatus) -> str:
-    """Whether its message went out. The store doesn't keep when; it keeps when a worker began."""
-    if window.reserved_by:
-        return f"yes, and worker {plain(window.reserved_by)} has reserved it"
-    if window.begun:
-        return "yes, before it was begun"
-    if window.closed:
-        return "-"
-    if window.state == "buffered":
-        return "yes, and again once it is its turn"
-    return "its message is out, or on its way" if window.claimed else "-"
 
 
 def moment(instant: datetime | None, zone: tzinfo) -> Markup:
