@@ -381,7 +381,7 @@ def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
     )
     for line, name in lines.items():
         form = form_of(acting, line)
-        for text in ("0001-01-01T00:00Z", "0001-01-02", "1969-12-31T23:00Z", "9999-12-31T23:59:59Z"):
+        for text in ("0001-01-01T00:00Z", "0001-01-02", "1969-12-31T23:00Z", "9999-12-31T23:59:59Z", "soon"):
             assert form.send("run", window=text).status == 422, text
         far = form.send("backfill", since="0001-01-01T00:00Z", until="9999-12-31T00:00Z")
         assert (far.status, "windows or more" in far.text) == ((422, True) if name == "hourly" else (200, False))
@@ -394,6 +394,8 @@ def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
         assert (gone.status, "none of them is open any more" in gone.text) == (422, True)
         odd = form.send("abandon", start="x")
         assert (odd.status, "ValueError" in odd.text) == (422, False)
+        for order, fields in (("republish", {}), ("backfill", {}), ("edit", {"version": "x"})):
+            assert form.send(order, **fields).status == 422, order
     assert "Traceback" not in acting.proc.log
 
 

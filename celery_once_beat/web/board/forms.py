@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from .guard import FORM_HEADERS, Visitor
+from .guard import FORM_HEADERS, Visitor, root_of
 
 _COOKIE, _NAME = "once_board_csrf", "once_board_by"
 _LONGEST_NAME = 180
@@ -26,6 +26,7 @@ _SECRET = secrets.token_bytes(32)
 def answer_page(templates: Environment, template: str, request: Request, status: int = 200, **values: Any) -> Response:
     """Render a page. Who may act gets one with forms; a browser that has no cookie for them gets one."""
     page, visitor = templates.get_template(template), Visitor.of(request.scope)
+    values |= {"root": root_of(request), "done": _done_of(request)}
     if not visitor.acts:
         return HTMLResponse(page.render(values, acts=False), status)
     cookie = _cookie(request)
@@ -55,7 +56,7 @@ def seal(request: Request, done: str) -> str:
     return _sign("done", _cookie(request) or secrets.token_hex(), request.path_params.get("line", ""), done)
 
 
-def done_of(request: Request) -> str:
+def _done_of(request: Request) -> str:
     """Return what an address says was done; '' for a link from elsewhere, which must not say so."""
     done, given = request.query_params.get("done", ""), request.query_params.get("seal", "")
     return done if hmac.compare_digest(given.encode(), seal(request, done).encode()) else ""

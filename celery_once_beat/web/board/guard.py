@@ -153,17 +153,16 @@ class Guard:
             await send(message)
 
         request = Request(scope, receive)
-        path = request.url.path.removeprefix(scope.get("root_path", ""))
         answer: ASGIApp
         try:
-            if self._token is not None and request.method == "POST" and path == "/token":
+            if self._token is not None and request.method == "POST" and _path_of(request) == "/token":
                 answer = await self._enter(request)
             else:
                 scope, answer = {**scope, _VISITOR: self._check(request)}, self._app
         except HTTPException as exc:
             if exc.status_code == _UNAUTHORIZED and _offers_token(request):
                 await self._slow_down()
-            answer = _refusal(exc, request, path)
+            answer = _refusal(exc, request)
         await answer(scope, receive, send_with_headers)
 
     def _check(self, request: Request) -> Visitor:
@@ -235,6 +234,15 @@ class Guard:
         return self._token is not None and _are_same(given, self._token)
 
 
+def root_of(request: Request) -> str:
+    """Return how an address begins that leads from a page to another one of the board, wherever that is mounted."""
+    return "../" * max(_path_of(request).count("/") - 1, 0)
+
+
+def _path_of(request: Request) -> str:
+    return request.url.path.removeprefix(request.scope.get("root_path", ""))
+
+
 async def read_form(request: Request, most: int) -> Mapping[str, Sequence[str]]:
     """Return the fields of a form of at most so many bytes; raises HTTPException."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
@@ -258,12 +266,11 @@ def _unauthorized() -> HTTPException:
     )
 
 
-def _refusal(why: HTTPException, request: Request, path: str) -> Response:
+def _refusal(why: HTTPException, request: Request) -> Response:
     """Return a refusal as an answer; a browser without the token is given the form for it."""
     if why.status_code == _UNAUTHORIZED and "text/html" in request.headers.get("accept", ""):
-        action = "../" * max(path.count("/") - 1, 0) + "token"
         headers = {**(why.headers or {}), **_ENTRANCE_HEADERS}
-        return HTMLResponse(_ENTRANCE.replace("{action}", action), _UNAUTHORIZED, headers)
+        return HTMLResponse(_ENTRANCE.replace("{action}", root_of(request) + "token"), _UNAUTHORIZED, headers)
     return PlainTextResponse(f"{why.detail}.\n", why.status_code, why.headers)
 
 

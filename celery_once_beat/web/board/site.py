@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from functools import partial
 from importlib.resources import files
 from shlex import quote
 from typing import Any
@@ -29,12 +30,12 @@ from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import span
 
 from . import words
-from .actions import Actions
+from .actions import Actions, find_line
 from .axis import ZOOMS
 from .choice import ALL, GROUPS, ROWS, SORTS, Choice
 from .desk import Desk
 from .feed import Feed
-from .forms import answer_page, done_of
+from .forms import answer_page
 from .grid import Grid, Shown, zone_query
 from .guard import Access, Guard, Visitor
 from .page import ALWAYS, LOOKS, Line, Page
@@ -92,7 +93,7 @@ def make_templates(title: str, zone: tzinfo) -> Environment:
         most=ROWS,
     )
     made.filters.update(plain=words.plain, said=words.said, state=words.state_of, in_short=words.in_short)
-    made.filters.update(instant=format_instant, moment=words.moment, span=span, quoted=quote)
+    made.filters.update(instant=format_instant, moment=words.moment, stretch=words.stretch, span=span, quoted=quote)
     made.filters["in_zone"] = lambda text, other=None: words.in_zone(text, other or zone)
     made.filters["day_and_time"] = lambda instant, other=None: words.day_and_time(instant, other or zone)
     return made
@@ -107,32 +108,28 @@ class _Site:
         self._store = view.store
         self._closing = closing
         self.templates = templates = make_templates(words.plain(view.app.main or "celery"), self._zone)
+        self._html = partial(answer_page, templates)
         self._grid = Grid(templates, self._zone)
         static = files(__package__) / "static"
         self._static = {file.name: file.read_bytes() for file in static.iterdir() if file.is_file()}
         self._static["columns.css"] = templates.get_template("columns.css").render().encode()
 
-    def _html(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        return answer_page(self.templates, template, request, status, **values)
-
     def _story(self, request: Request, template: str, page: Page, line: Line, **values: Any) -> Response:
         chosen = _choice(request).zone
         coming = words.next_start(line.status, chosen or self._zone, page.moment, page.cause)
         values |= {"zone": chosen or self._zone, "query": zone_query(chosen), "next": coming}
-        return self._html(request, template, done=done_of(request), page=page, line=line, **values)
+        return self._html(template, request, page=page, line=line, **values)
 
     async def page(self, request: Request) -> Response:
         choice = _choice(request)
         shown = self._grid.show(await self._feed.fresh(), choice)
-        done = done_of(request)
-        return self._html(request, "board.html", root="", page=shown.page, shown=shown, choice=choice, done=done)
+        return self._html("board.html", request, page=shown.page, shown=shown, choice=choice)
 
     async def window(self, request: Request) -> Response:
-        page = await self._feed.fresh()
-        line = page.lines.get(request.path_params["line"])
-        at = line.position(request.path_params["start"]) if line else None
-        if line is None or at is None:
-            raise HTTPException(404, "No such window is on the board: its entry has newer ones, or has gone")
+        page, line = await find_line(self._feed, request)
+        at = line.position(request.path_params["start"])
+        if at is None:
+            raise HTTPException(404, "No such window is on the board: its entry has newer ones")
         window = WindowStatus.of(line.windows[at], line.entry, self._settings.key_prefix)
         children: list[tuple[str, str]] = []
         with suppress(OnceError):
@@ -143,7 +140,6 @@ class _Site:
             "window.html",
             page,
             line,
-            root="../../",
             window=window,
             links=[*words.links_of(templates, of_window, window.attempts)],
             children=[(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children],
@@ -151,18 +147,14 @@ class _Site:
         )
 
     async def entry(self, request: Request) -> Response:
-        page, zone = await self._feed.fresh(), _choice(request).zone or self._zone
-        line = page.lines.get(request.path_params["line"])
-        if line is None:
-            raise HTTPException(404, "No such entry is on the board")
+        page, line = await find_line(self._feed, request)
         since, until = _instant(request, "since"), _instant(request, "until")
         windows = [
             WindowStatus.of(seen)
             for seen in line.windows
             if (since is None or seen.start >= since) and (until is None or seen.start < until)
         ]
-        part = words.stretch(since, until, zone) if since and until else ""
-        return self._story(request, "entry.html", page, line, root="../", windows=windows, part=part)
+        return self._story(request, "entry.html", page, line, windows=windows, since=since, until=until)
 
     async def events(self, request: Request) -> Response:
         headers = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
@@ -204,8 +196,7 @@ class _Site:
             status, text, headers = exc.status_code, exc.detail, exc.headers
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(f"{text}.\n", status, headers)
-        root = "../" * max(request.url.path.removeprefix(request.scope.get("root_path", "")).count("/") - 1, 0)
-        answer = self._html(request, "error.html", status, root=root, text=text)
+        answer = self._html("error.html", request, status, text=text)
         answer.headers.update(headers or {})
         return answer
 
