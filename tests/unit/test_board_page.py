@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
+from starlette.datastructures import QueryParams
 
 from celery_once_beat.lookup import Past, WindowSeen
 from celery_once_beat.outcomes import STATES
@@ -277,7 +278,7 @@ def test_who_follows_the_changes_sees_the_page(order: list[int], choice: Choice)
 @given(st.dictionaries(st.sampled_from(["only", "q", "state", "group", "sort", "zoom", "page", "zone"]), st.text()))
 def test_any_address_is_a_view(asked: dict[str, str]) -> None:
     """What isn't known is left out; nothing fails."""
-    assert show(Page(), Choice.of(asked)).rows
+    assert show(Page(), Choice.of(QueryParams(asked))).rows
 
 
 def test_moments_are_forgotten() -> None:

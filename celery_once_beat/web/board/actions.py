@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -25,7 +26,7 @@ from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableErr
 from celery_once_beat.wording import some
 
 from . import words
-from .choice import ROWS, choice_of
+from .choice import ROWS, Choice
 from .desk import Desk, Fields, only
 from .feed import Feed
 from .forms import answer_page, check_form, keep_name, seal
@@ -38,6 +39,8 @@ _MOST_FORM = 256 * 1024
 _MOST_FOUND = 100
 #: So many entries are named of those to which one thing was done.
 _MOST_NAMED = 5
+#: Most characters of the view to which an order leads back.
+_LONGEST_VIEW = 20_000
 
 #: What can be ordered of several entries at once, or of a window in its story.
 _ORDERS_OF_ROWS = ("run", "republish", "pause", "resume", "abandon")
@@ -129,7 +132,7 @@ class Actions:
         except OnceError as exc:
             done = f"✕ Nothing was ordered: {self._why(exc)}"
         query, _, story = only(fields, "view").partition("#")
-        view = choice_of(query)
+        view = Choice.of(QueryParams(query.removeprefix("?")[:_LONGEST_VIEW]))
         address = view.address(number=view.number)
         back = f"./{address}&" if address.startswith("?") else f"{address}?"
         return self._redirect(request, back, done, fields, story if _STORY.fullmatch(story) else "")

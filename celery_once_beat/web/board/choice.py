@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone, tzinfo
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
+
+from starlette.datastructures import QueryParams
 
 from celery_once_beat.outcomes import STATES
 
@@ -18,7 +20,7 @@ from .page import LOOKS, Line
 
 #: Rows of one page: more would take a browser longer to show than a person to look for one.
 ROWS = 100
-_LONGEST, _LONGEST_ZONE, _LONGEST_VIEW = 200, 64, 20_000
+_LONGEST, _LONGEST_ZONE = 200, 64
 _MOST_PAGES = 100_000
 _MOST_OPEN = 50
 #: All groups are open.
@@ -52,16 +54,21 @@ class Choice:
     acts: bool = field(default=False, kw_only=True)
 
     @classmethod
-    def of(cls, asked: Mapping[str, str], opened: Iterable[str] = ()) -> Choice:
-        """Read it from an address; ``opened`` are the values of ``open``, which may stand there several times."""
+    def of(cls, asked: QueryParams) -> Choice:
+        """Read it from the query of an address."""
+
+        def one_of(known: Container[str], name: str) -> str:
+            value = asked.get(name, "")
+            return value if value in known else ""
+
         number = asked.get("page", "")
         return cls(
-            look=asked.get("only", "") if asked.get("only", "") in LOOKS else "",
+            look=one_of(LOOKS, "only"),
             search=asked.get("q", "")[:_LONGEST],
-            state=asked.get("state", "") if asked.get("state", "") in STATES else "",
-            group=asked.get("group", "") if asked.get("group", "") in GROUPS else "",
-            open=tuple(dict.fromkeys(opened))[:_MOST_OPEN],
-            sort=asked.get("sort", "") if asked.get("sort", "") in SORTS else "",
+            state=one_of(STATES, "state"),
+            group=one_of(GROUPS, "group"),
+            open=tuple(dict.fromkeys(asked.getlist("open")))[:_MOST_OPEN],
+            sort=one_of(SORTS, "sort"),
             zoom=ZOOMS.get(asked.get("zoom", ""), ZOOMS["day"]),
             number=min(int(number), _MOST_PAGES) if re.fullmatch(r"[1-9]\d{0,8}", number, re.ASCII) else 1,
             zone=_zone(asked.get("zone", "")),
@@ -121,12 +128,6 @@ class Choice:
 
     def _has_state(self, line: Line, begin: datetime) -> bool:
         return any(words.state_of(seen.state).name == self.state and seen.start >= begin for seen in line.windows)
-
-
-def choice_of(query: str) -> Choice:
-    """Read a view from the query of its address, ``?only=late&zoom=6h``."""
-    asked = parse_qs(query.removeprefix("?")[:_LONGEST_VIEW])
-    return Choice.of({name: values[0] for name, values in asked.items()}, asked.get("open", ()))
 
 
 def _zone(name: str) -> tzinfo | None:

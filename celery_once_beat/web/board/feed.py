@@ -57,14 +57,16 @@ class Feed:
             await asyncio.shield(self._refreshing)  # who asked may go away: the others wait for the same
         return self.page
 
-    async def follow(self, before: Shown | None, show: Callable[[Page], Shown]) -> AsyncIterator[str]:
+    async def follow(
+        self, before: Shown | None, show: Callable[[Page], Shown], closing: Callable[[], bool]
+    ) -> AsyncIterator[str]:
         """Yield what changes in the view that ``show`` makes, from ``before`` on, as server-sent events.
 
-        None: it isn't known any more what the viewer sees, so that it has to read its page anew. Between the events it
-        yields '' now and then, so that the caller can check whether to go on.
+        None: it isn't known any more what the viewer sees, so that it has to read its page anew. It ends soon after
+        ``closing`` says so.
         """
         yield "retry: 2000\n\n"
-        while True:
+        while not closing():
             page = await self.fresh()
             if before is None:
                 before = show(page)
@@ -73,7 +75,6 @@ class Feed:
                 shown = show(page)
                 yield _event("news", shown.position, news_between(before, shown))
                 before = shown
-            yield ""
             await asyncio.sleep(min(max(self._due - time.monotonic(), 0.01), _NAP))
 
     # -- looking ----------------------------------------------------------------------------------------------

@@ -168,14 +168,7 @@ class _Site:
         def show(page: Page) -> Shown:
             return self._grid.show(page, choice)
 
-        return _News(self._feed, self._until_closing(self._feed.follow(self._grid.at(position), show)), headers)
-
-    async def _until_closing(self, news: AsyncIterator[str]) -> AsyncIterator[str]:
-        async for text in news:
-            if self._closing():
-                return
-            if text:
-                yield text
+        return _News(self._feed, self._feed.follow(self._grid.at(position), show, self._closing), headers)
 
     async def metrics(self, request: Request) -> Response:
         if self._collector is None:
@@ -223,8 +216,7 @@ class _News(StreamingResponse):
 
 
 def _choice(request: Request) -> Choice:
-    chosen = Choice.of(request.query_params, request.query_params.getlist("open"))
-    return replace(chosen, acts=Visitor.of(request.scope).acts)
+    return replace(Choice.of(request.query_params), acts=Visitor.of(request.scope).acts)
 
 
 def _instant(request: Request, name: str) -> datetime | None:

@@ -7,17 +7,18 @@ of writing) is written out, and what is very long is cut.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, tzinfo
+from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from celery_once_beat import wording
-from celery_once_beat.options import LINK_FIELDS
 from celery_once_beat.outcomes import OTHER, STATES, State
 from celery_once_beat.settings import WORKER_TTL
-from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, WorkerStatus
-from celery_once_beat.windows import format_instant, task_of_child
+from celery_once_beat.status import BeatStatus, EntryStatus, Report, WindowStatus, WorkerStatus, as_json
+from celery_once_beat.windows import task_of_child
 from celery_once_beat.wording import printable, some, span
 
 _MOST = 200
@@ -168,19 +169,10 @@ def moment(instant: datetime | None, zone: tzinfo) -> Markup:
     return when(instant, f"{there.day} {there:%B %Y %H:%M:%S} {there:%Z}")
 
 
-def fields_of(window: WindowStatus, entry: str, task: str | None) -> dict[str, str]:
-    """Return by what the links of a window are filled; '' for what isn't known."""
-    return {
-        "entry": entry,
-        "task": task or "",
-        "task_id": window.task_id,
-        "state": state_of(window.state).name,
-        "beat": window.beat or "",
-        "worker": window.worker,
-        "start": format_instant(window.start),
-        "begun": format_instant(window.begun) if window.begun else "",
-        "ended": format_instant(window.closed) if window.closed else "",
-    }
+def fields_of(window: WindowStatus, entry: str, task: str | None) -> dict[str, Any]:
+    """Return by what the links of a window are filled."""
+    known = as_json(window)
+    return {**known, "ended": known["closed"], "entry": entry, "task": task}
 
 
 def fields_of_child(name: str, task_id: str) -> dict[str, str]:
@@ -188,23 +180,18 @@ def fields_of_child(name: str, task_id: str) -> dict[str, str]:
     return {"entry": name, "task": task_of_child(name), "task_id": task_id}
 
 
-def links_of(templates: Mapping[str, str], known: Mapping[str, str], attempts: int = 0) -> Iterator[tuple[str, str]]:
+def links_of(templates: Mapping[str, str], known: Mapping[str, Any], attempts: int = 0) -> Iterator[tuple[str, str]]:
     """Yield name and address of each link to another tool, by ``once_beat_board_links``.
 
     A link that names an attempt is one for each of them.
     What fills a template comes from outside, so each value is percent-encoded: it can't leave its place in the address.
     A link that needs what isn't known of the window is left out.
     """
-    quoted = {name: quote(value, safe="", errors="surrogatepass") for name, value in known.items()}
+    texts = {name: value for name, value in known.items() if value and isinstance(value, str)}
+    quoted = {name: quote(text, safe="", errors="surrogatepass") for name, text in texts.items()}
     for name, template in templates.items():
-        of_attempts = "{attempt}" in template
-        if all(known.get(field) or f"{{{field}}}" not in template for field in LINK_FIELDS - {"attempt"}):
-            for number in range(1, min(attempts, _MOST_ATTEMPTS) + 1) if of_attempts else [0]:
-                shown = f"{name}, attempt {number}" if of_attempts else name
-                yield plain(shown, 60), _filled(template, {**quoted, "attempt": str(number)})
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    for field, value in values.items():
-        template = template.replace(f"{{{field}}}", value)
-    return template
+        numbers = range(1, min(attempts, _MOST_ATTEMPTS) + 1) if "{attempt}" in template else [0]
+        for number in numbers:
+            with suppress(KeyError):
+                address = template.format_map({**quoted, "attempt": number})
+                yield plain(f"{name}, attempt {number}" if number else name, 60), address
