@@ -74,10 +74,8 @@ def _judge(listed: Listed) -> dict[str, Any]:
 
 
 def _outcomes(account: dict[str, Any]) -> str:
-    numbers = sorted(account.get("outcomes", {}).items())
-    if account.get("excluded"):
-        numbers.append(("excluded", account["excluded"]))
-    return ", ".join(f"{number} {outcome}" for outcome, number in numbers)
+    numbers = [*sorted(account.get("outcomes", {}).items()), ("excluded", account.get("excluded"))]
+    return ", ".join(f"{number} {what}" for what, number in numbers if number) or "-"
 
 
 def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
@@ -87,7 +85,7 @@ def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
             [
                 plain(each["entry"]),
                 str(each.get("defined", "-")),
-                _outcomes(each) or "-",
+                _outcomes(each),
                 str(each.get("open", "-")),
                 click.style(each["verdict"], fg=_COLOURS.get(each["verdict"], "yellow"))
                 + (f": {plain(each['why'])}" if each["why"] else ""),

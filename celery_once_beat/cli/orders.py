@@ -244,14 +244,9 @@ def orders(project: Project, *, json_: bool) -> None:
     found, zone = read_orders(project.store), project.zone
     if json_:
         print_json([{"at": format_instant(each.at), **as_json(each.order)} for each in found])
-    elif found:
-        lines = [
-            [
-                local(each.at.replace(microsecond=0), zone),
-                *(plain(in_zone(getattr(each.order, field), zone) or None) for field in _LOG.values()),
-            ]
-            for each in found
-        ]
-        print_table(["AT", *_LOG], lines)
-    else:
-        click.echo("Nobody has ordered anything in the last 90 days.")
+        return
+    lines = []
+    for each in found:
+        words = (in_zone(getattr(each.order, field), zone) for field in _LOG.values())
+        lines.append([local(each.at.replace(microsecond=0), zone), *(plain(text or None) for text in words)])
+    print_table(["AT", *_LOG], lines, nothing="Nobody has ordered anything in the last 90 days.")

@@ -23,11 +23,16 @@ _CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _WIDEST = 60
 
 
-def print_table(head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> None:
+def print_table(
+    head: Sequence[str], lines: Sequence[Sequence[str]], notes: Sequence[str] = (), nothing: str = ""
+) -> None:
     """Print columns as wide as they must be, the last one cut off where a terminal ends. Cells may be styled.
 
-    ``notes`` are printed below the lines, where there are some.
+    ``notes`` are printed below the lines, where there are some; ``nothing`` instead of a table without lines.
     """
+    if not lines and nothing:
+        click.echo(nothing)
+        return
     widths = [
         min(max(len(click.unstyle(cell)) for cell in column), _WIDEST) for column in zip(head, *lines, strict=True)
     ]

@@ -67,16 +67,14 @@ def status(project: Project, entry: tuple[str, ...], queue: str | None, **given:
     unknown = set(entry) - {each.entry for each in whole.entries}
     if unknown:
         project.entry(min(unknown))  # it says what there is
-    report = replace(
-        whole,
-        entries=tuple(
-            each
-            for each in whole.entries
-            if (not entry or each.entry in entry)
-            and (queue is None or queue in each.queues)
-            and (each.attention or not given["attention"])
-        ),
-    )
+    entries = [
+        each
+        for each in whole.entries
+        if (not entry or each.entry in entry)
+        and (queue is None or queue in each.queues)
+        and (each.attention or not given["attention"])
+    ]
+    report = replace(whole, entries=tuple(entries))
     if given["json_"]:
         print_json(as_json(report))
     else:
@@ -116,10 +114,8 @@ def _print_status(report: Report, zone: tzinfo, *, all_: bool = False, in_full: 
     click.echo()
     entries = report.entries if all_ else report.entries[:_MOST_ENTRIES]
     notes = [_notes(entry, zone, in_full=in_full) for entry in entries]
-    if entries:
-        print_table(_ENTRY, [_status_line(entry, zone, report.now) for entry in entries], notes)
-    else:
-        click.echo("No entries to show.")
+    lines = [_status_line(entry, zone, report.now) for entry in entries]
+    print_table(_ENTRY, lines, notes, nothing="No entries to show.")
     left = report.entries[len(entries) :]
     if left:
         worries = sum(bool(entry.attention) for entry in left)
@@ -159,7 +155,7 @@ def _print_beats(beats: Sequence[BeatStatus]) -> None:
         return
     print_table(
         ["BEAT", "HEARD", *(name.upper() for name in beats[0].says)],
-        [[plain(beat.beat), f"{span(beat.heard)} ago", *map(plain, beat.says.values())] for beat in beats],
+        [[plain(beat.beat), _ago(beat.heard), *map(plain, beat.says.values())] for beat in beats],
     )
     apps = sorted({beat.app for beat in beats if beat.app is not None})
     if len(apps) > 1:
@@ -168,15 +164,18 @@ def _print_beats(beats: Sequence[BeatStatus]) -> None:
         click.secho("One beat lives: if it dies, nothing is published until another one starts.", fg="yellow")
 
 
+def _ago(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{span(seconds)} ago"
+
+
 def _print_workers(report: Report) -> None:
     workers = report.workers
     if workers:
         click.echo()
-        lines = []
-        for each in workers[:_MOST_WORKERS]:
-            heard = "-" if each.heard is None else f"{span(each.heard)} ago"
-            queues = plain(some(each.queues, _MOST_QUEUES)) or "-"
-            lines.append([plain(each.worker), heard, str(each.running), queues])
+        lines = [
+            [plain(each.worker), _ago(each.heard), str(each.running), plain(some(each.queues, _MOST_QUEUES)) or "-"]
+            for each in workers[:_MOST_WORKERS]
+        ]
         print_table(["WORKER", "HEARD", "RUNNING", "QUEUES"], lines)
     if len(workers) > _MOST_WORKERS:
         click.echo(f"… and {len(workers) - _MOST_WORKERS} more workers.")
@@ -239,8 +238,7 @@ def next(  # noqa: A001  # the command's name
     seen = _seen(project, entries, {name for _, name in windows})
     paused = {name for name, known in seen.items() if known.account is not None and known.account.paused}
     if json_:
-        there = ((start, name, start.astimezone(zones[name])) for start, name in windows)
-        print_json([{**_next_json(*each), "paused": each[1] in paused} for each in there])
+        print_json([_next_json(at, name, at.astimezone(zones[name]), paused) for at, name in windows])
         return
     lines = []
     for start, name in windows:
@@ -252,22 +250,18 @@ def next(  # noqa: A001  # the command's name
         lines += _joined(name, ((each.start, f"waits {_waits_for(each, zones[name])}") for each in waits))
     if windows:
         lines += _left_out(entries, after, windows[-1][0])
-    if not lines:
-        click.echo("No window will start.")
-        return
-    print_table(
-        ["ENTRY", "LOCAL TIME", "UTC", ""],
-        [_next_line(start, name, start.astimezone(zones[name]), note) for start, name, note in sorted(lines)],
-    )
+    table = [_next_line(start, name, start.astimezone(zones[name]), note) for start, name, note in sorted(lines)]
+    print_table(["ENTRY", "LOCAL TIME", "UTC", ""], table, nothing="No window will start.")
 
 
-def _next_json(start: datetime, name: str, there: datetime) -> dict[str, Any]:
+def _next_json(start: datetime, name: str, there: datetime, paused: Collection[str]) -> dict[str, Any]:
     return {
         "entry": name,
         "start": format_instant(start),
         "local": there.isoformat(),
         "zone": str(there.tzinfo),
         "clocks_change": _clocks_change(there),
+        "paused": name in paused,
     }
 
 
@@ -379,12 +373,11 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
         named = [{"entry": name, "task_id": task_id} for name, task_id in children]
         print_json({"entry": entry, "windows": as_json(windows), **({} if start is None else {"children": named})})
         return
-    if not windows:
-        click.echo(f"{plain(entry)}: no window has an outcome yet." if start is None else "No such window is known.")
-        return
     if start is not None:
         for each in windows:  # one that was ordered again has its last record too
             _print_window(each, children, project)
+        if not windows:
+            click.echo("No such window is known.")
         return
     print_table(
         ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"],
@@ -405,4 +398,5 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
             ]
             for window in windows
         ],
+        nothing=f"{plain(entry)}: no window has an outcome yet.",
     )

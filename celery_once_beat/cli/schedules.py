@@ -118,7 +118,7 @@ def list_(project: Project, prefix: str, *, json_: bool) -> None:
     zone, now = project.zone, project.store.snapshot().now
     if json_:
         print_json([_as_json(each) for each in found])
-    elif found:
+    else:
         print_table(
             ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"],
             [
@@ -133,9 +133,8 @@ def list_(project: Project, prefix: str, *, json_: bool) -> None:
                 ]
                 for each in found
             ],
+            nothing="No schedule is set.",
         )
-    else:
-        click.echo("No schedule is set.")
     _end_wrong(wrong)
 
 
