@@ -20,8 +20,7 @@ from prometheus_client.registry import Collector
 
 from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import BOUNDS, Histogram
-from celery_once_beat.logs import about, guarded
-from celery_once_beat.lookup import BeatStatus
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.outcomes import COUNTED, OTHER
 from celery_once_beat.wording import short
 
@@ -57,6 +56,11 @@ _HISTOGRAMS = (
     ("window_lateness_seconds", "From the start of a window to the begin of its last execution.", "late"),
     ("window_queue_seconds", "From a window's claim by a beat to its begin, of windows that began once.", "queued"),
     ("window_duration_seconds", "From the begin of that execution to its end.", "ran"),
+)
+
+_ENTRIES_HELP = (
+    "Entries of the schedule; those left out, as wrong; those disabled in their database; strangers: overdue, and "
+    "not in this schedule."
 )
 
 #: Gauges: name, the field of an entry's status, and help.
@@ -106,7 +110,8 @@ class OnceCollector(Collector):
         self._of_others: Counter[str] = Counter()
         #: How windows of each entry of the schedule had ended, when that could be read last.
         self._ended: dict[str, Counter[str]] = {}
-        self._unreadable: set[str] = set()
+        #: Whose histograms can't be read.
+        self._logged = Logged()
 
     def expose(self, report: Report | None, accept: str = "") -> tuple[str, bytes]:
         """Return content type and text of one look, in the form that ``accept``, an HTTP header, asks for.
@@ -133,15 +138,15 @@ class OnceCollector(Collector):
         yield _gauge("store_up", "1 where Redis could be read, else 0, and then there are no other metrics.", up)
         if report is None:
             return
-        yield _gauge("store_latency_seconds", "Seconds of one round trip to Redis.", report.latency)
-        if report.memory:
-            yield _gauge("store_memory_ratio", "The share of its maxmemory that Redis has used.", report.memory)
-        if report.lost:
-            since = (report.now - report.lost.at).total_seconds()
-            yield _gauge("data_lost_age_seconds", "Since the store lost its data.", since)
-        yield from _beats(report.beats)
-        yield from _workers(report)
-        yield _kinds(report.entries)
+        for name, help_, value in _of_all(report):
+            if value is not None:
+                yield _gauge(name, help_, value)
+        idle = [each for each in report.stuck_queues if not each.workers]
+        stuck = {short(each.queue): each.stuck for each in idle[:_MOST_QUEUES]}
+        help_ = "Stuck windows of a queue that no worker which knows windows consumes."
+        yield _gauges("idle_queue_stuck_windows", help_, "queue", stuck)
+        kinds = Counter(entry.kind for entry in report.entries)
+        yield _gauges("entries", _ENTRIES_HELP, "kind", {kind: kinds[kind] for kind in KINDS})
         yield from self._counters()
         yield from self._gauges()
 
@@ -156,20 +161,16 @@ class OnceCollector(Collector):
             if own:
                 self._own[label] = entry
             if ours:
-                self._name_unreadable(entry)
+                if not isinstance(entry.times, StoreDataError):
+                    self._logged.end(entry.entry)
+                elif self._logged.is_new(entry.entry):
+                    logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
                 now = _by_outcome(entry.outcomes) if entry.times else before
                 if now is not None:
                     self._ended[entry.entry] = now
                 if before is not None and now is not None and not (own and label in had_own):
                     self._of_others += now - before if before <= now else now  # it fell: it has begun anew
         self._has_others = len(self._own) < len(entries)
-
-    def _name_unreadable(self, entry: EntryStatus) -> None:
-        if not isinstance(entry.times, StoreDataError):
-            self._unreadable.discard(entry.entry)
-        elif entry.entry not in self._unreadable:
-            self._unreadable.add(entry.entry)
-            logger.warning("once: %s", entry.times, extra=about("histograms_unreadable", entry=entry.entry))
 
     def _counters(self) -> Iterator[Metric]:
         # What can't be read now isn't told: a 0 would look as if it had begun anew.
@@ -193,51 +194,28 @@ class OnceCollector(Collector):
 
     def _gauges(self) -> Iterator[Metric]:
         for name, field, help_ in _GAUGES:
-            gauge = _gauges(name, help_, "entry")
-            for label, entry in self._own.items():
-                value = _number(entry, field)
-                if value is not None:
-                    gauge.add_metric([label], value)
-            yield gauge
+            found = {label: _number(entry, field) for label, entry in self._own.items()}
+            told = {label: value for label, value in found.items() if value is not None}
+            yield _gauges(name, help_, "entry", told)
 
 
-def _beats(beats: tuple[BeatStatus, ...]) -> Iterator[Metric]:
-    yield _gauge("beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats))
-    failing = sum(bool(beat.failing) for beat in beats)
-    yield _gauge("beats_failing", "Beats that live and whose ticks fail: they claim and publish nothing.", failing)
-    away = sum(bool(beat.broker) for beat in beats)
-    yield _gauge("beats_without_broker", "Beats that live and can't use the broker: they claim nothing.", away)
-    lags = [beat.lag for beat in beats if beat.lag is not None]
-    if lags:
-        yield _gauge("lag_seconds", "How late the latest beat is with what is due.", max(lags))
-    offsets = [abs(beat.offset) for beat in beats if beat.offset is not None]
-    if offsets:
-        help_ = "By how much the clock of a beat's machine is off the server's; of all beats the most."
-        yield _gauge("clock_offset_seconds", help_, max(offsets))
-
-
-def _workers(report: Report) -> Iterator[Metric]:
-    yield _gauge("workers", "Workers that live and know windows.", sum(each.lives for each in report.workers))
-    stuck = _gauges(
-        "idle_queue_stuck_windows", "Stuck windows of a queue that no worker which knows windows consumes.", "queue"
-    )
-    idle = [each for each in report.stuck_queues if not each.workers]
-    for name, number in {short(each.queue): each.stuck for each in idle[:_MOST_QUEUES]}.items():
-        stuck.add_metric([name], number)
-    yield stuck
-
-
-def _kinds(entries: Iterable[EntryStatus]) -> Metric:
-    kinds = _gauges(
-        "entries",
-        "Entries of the schedule; those left out, as wrong; those disabled in their database; strangers: overdue, and "
-        "not in this schedule.",
-        "kind",
-    )
-    found = [entry.kind for entry in entries]
-    for kind in KINDS:
-        kinds.add_metric([kind], found.count(kind))
-    return kinds
+def _of_all(report: Report) -> Iterator[tuple[str, str, float | None]]:
+    """Yield what is told of the whole: a gauge's name, its help, and its value; None isn't told."""
+    beats = report.beats
+    failing, away = sum(bool(beat.failing) for beat in beats), sum(bool(beat.broker) for beat in beats)
+    lag = max((beat.lag for beat in beats if beat.lag is not None), default=None)
+    offset = max((abs(beat.offset) for beat in beats if beat.offset is not None), default=None)
+    lost = (report.now - report.lost.at).total_seconds() if report.lost else None
+    yield "store_latency_seconds", "Seconds of one round trip to Redis.", report.latency
+    yield "store_memory_ratio", "The share of its maxmemory that Redis has used.", report.memory or None
+    yield "data_lost_age_seconds", "Since the store lost its data.", lost
+    yield "beats_alive", "Beats that Redis has heard of in the last 15 seconds.", len(beats)
+    yield "beats_failing", "Beats that live and whose ticks fail: they claim and publish nothing.", failing
+    yield "beats_without_broker", "Beats that live and can't use the broker: they claim nothing.", away
+    yield "lag_seconds", "How late the latest beat is with what is due.", lag
+    off = "By how much the clock of a beat's machine is off the server's; of all beats the most."
+    yield "clock_offset_seconds", off, offset
+    yield "workers", "Workers that live and know windows.", sum(each.lives for each in report.workers)
 
 
 def _number(entry: EntryStatus, name: str) -> float | None:
@@ -281,5 +259,8 @@ def _gauge(name: str, help_: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(_PREFIX + name, help_, value=float(value))
 
 
-def _gauges(name: str, help_: str, label: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_PREFIX + name, help_, labels=[label])
+def _gauges(name: str, help_: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    gauge = GaugeMetricFamily(_PREFIX + name, help_, labels=[label])
+    for of, value in values.items():
+        gauge.add_metric([of], value)
+    return gauge

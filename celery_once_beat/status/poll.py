@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from celery_once_beat.beat import LoadedSchedule, load_schedule
 from celery_once_beat.errors import OnceError
 from celery_once_beat.features.runtime.beat import add_defined
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.lookup import EntrySeen, Lookup, Overview, Remembered, WindowSeen, each_window
 from celery_once_beat.settings import Settings
 from celery_once_beat.store import Store
@@ -56,7 +56,7 @@ class View:
         self._lookup = Lookup(self.store)
         self._schedule: LoadedSchedule = load_schedule(app, settings, scheduler)
         self._loaded_at = time.monotonic()
-        self._stale = False
+        self._logged = Logged()
         #: By entry: as the last look saw it, with its history, and its windows, each once.
         self._seen: dict[str, tuple[EntrySeen, EntrySeen, Sequence[WindowSeen]]] = {}
         self._remembered = Remembered()
@@ -94,15 +94,14 @@ class View:
             try:
                 known = self._schedule.entries
                 self._schedule = load_schedule(self.app, self.settings, self.scheduler, known)
-                self._stale = False
+                self._logged.end("schedule")
             except (Exception, SystemExit) as exc:  # noqa: BLE001  # whatever a user's scheduler, or its database, raises
-                if not self._stale:
+                if self._logged.is_new("schedule"):
                     logger.warning(
                         "once: the schedule can't be read again, the last one is shown: %s",
                         exc if isinstance(exc, OnceError) else type(exc).__name__,
                         extra=about("schedule_unreadable"),
                     )
-                self._stale = True
             self._loaded_at = time.monotonic()
         return self._schedule
 

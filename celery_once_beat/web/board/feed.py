@@ -16,7 +16,7 @@ from datetime import tzinfo
 from typing import Any
 
 from celery_once_beat.errors import OnceError
-from celery_once_beat.logs import about, guarded
+from celery_once_beat.logs import Logged, about, guarded
 from celery_once_beat.status import Report, Sight
 
 from . import words
@@ -42,7 +42,7 @@ class Feed:
         self._every = every
         self._refreshing: asyncio.Task[None] | None = None
         self._due = 0.0
-        self._broken = False
+        self._logged = Logged()
         self.page = Page()
         #: What the last look showed; None where Redis doesn't answer.
         self.report: Report | None = None
@@ -99,11 +99,10 @@ class Feed:
             return replace(old, stale=f"Redis can't be read: {why}.{_OLDER if old.report else ''}"), 0.0
         except Exception:
             self.report = None
-            if not self._broken:
+            if self._logged.is_new("page"):
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
-            self._broken = True
             return replace(old, stale=f"The board failed, its log says why.{_OLDER if old.report else ''}"), 0.0
-        self._broken = False
+        self._logged.end("page")
         self.report = sight.report
         return page, time.thread_time() - began
 
