@@ -6,7 +6,7 @@ rows. :func:`run` asks two: the time, and then for the windows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LimitError  # another than the builtin before Python 3.11
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from celery_once_beat.beat import BeatEntry, Entries, as_loaded
 from celery_once_beat.client import OrderedBy, log_order, newest_start
 from celery_once_beat.errors import NotLoadedError, OnceError, SettingError, StoreUnavailableError
-from celery_once_beat.features.orders.store import Open, Order, backfill_many, pause_many, refuse_orders, write_orders
+from celery_once_beat.features.orders.store import Open, Order, backfill_many, refuse_orders, write_orders
 from celery_once_beat.identity import order_name, page_id
 from celery_once_beat.lookup import Lookup, each_window
 from celery_once_beat.schedules import check_words
@@ -37,7 +37,6 @@ _SHOWN = 10
 _MOST_NOTED = 100
 #: Seconds within which the store has answered.
 _PATIENCE = 2.0
-_UNKNOWN = NotLoadedError("no beat has loaded it yet")
 
 
 @dataclass(frozen=True)
@@ -83,56 +82,59 @@ def run(rows: Sequence[Any], app: Any, by: OrderedBy) -> list[datetime | OnceErr
     """
     check_words(by.name, by.note)
     store, entries = store_of(app), _schedule(rows, app).entries
-
     now = _in_time(store.snapshot).now
-    found = [_to_run(row, entries, now) for row in rows]
-    keys = [WindowKey(row.name, at) for row, at in zip(rows, found, strict=True) if isinstance(at, datetime)]
-    orders = _orders(store, "run", by, {key.entry: format_instant(key.start) for key in keys})
-
-    def order() -> Iterator[Any]:
-        write_orders(store, orders)
-        return iter(backfill_many(store, [(key, order_name()) for key in keys], overdue_in=0.0))
-
-    replies = _in_time(order)
-    done = [_ordered(at, next(replies)) if isinstance(at, datetime) else at for at in found]
-    _refuse(store, orders, {row.name: each for row, each in zip(rows, done, strict=True)})
-    return done
+    found = {row.name: _to_run(row, entries, now) for row in rows}
+    starts = {name: at for name, at in found.items() if isinstance(at, datetime)}
+    windows = [(WindowKey(name, at), order_name()) for name, at in starts.items()]
+    about = {name: format_instant(at) for name, at in starts.items()}
+    refused = _order(store, "run", by, about, lambda: backfill_many(store, windows, overdue_in=0.0))
+    return [refused.get(name, at) for name, at in found.items()]
 
 
 def set_paused(rows: Sequence[Any], app: Any, by: OrderedBy, *, paused: bool) -> list[OnceError | None]:
-    """Pause or resume all these rows in one round trip; returns for each row why it can't be, or None.
-
-    Raises as :func:`run` does.
-    """
+    """Pause or resume all these rows; returns for each row why it can't be, or None. Raises as :func:`run` does."""
     store, words = store_of(app), check_words(by.name, by.note)
-    names = [row.name for row in rows]
-    orders = _orders(store, "pause" if paused else "resume", by, dict.fromkeys(names, ""))
-    replies = _in_time(lambda: pause_many(store, names, words, orders, paused=paused))
-    done = [
-        _UNKNOWN if isinstance(reply, Unknown) else reply if isinstance(reply, OnceError) else None for reply in replies
-    ]
-    _refuse(store, orders, dict(zip(names, done, strict=True)))
-    return done
+    requests = [store.pause_request(row.name, words, paused=paused) for row in rows]
+    about = {row.name: "" for row in rows}
+    refused = _order(store, "pause" if paused else "resume", by, about, lambda: store.trip.run(requests))
+    return [refused.get(row.name) for row in rows]
 
 
-def _refuse(store: Store, orders: Mapping[str, Order], done: Mapping[str, object]) -> None:
-    """Write down which orders were refused."""
-    if len(done) <= _MOST_NOTED:  # each row has its own
-        each = ((of, order, done[order.entry]) for of, order in orders.items())
-        refused = {of: (order, why) for of, order, why in each if isinstance(why, OnceError)}
-        _in_time(lambda: refuse_orders(store, refused))
+def _order(
+    store: Store, what: str, by: OrderedBy, about: Mapping[str, str], carry_out: Callable[[], list[Any]]
+) -> dict[str, OnceError]:
+    """Write down what is ordered of rows, by name, and carry it out; returns which were refused, and why.
 
-
-def _orders(store: Store, what: str, by: OrderedBy, rows: Mapping[str, str]) -> dict[str, Order]:
-    """Return what the log of orders gets: a record a row, one for all where they are many, which would take it long."""
-    if len(rows) > _MOST_NOTED:
-        first, others = next(iter(rows)), len(rows) - 1
-        orders = [Order(what, first, by.name, by.note, f"and {others} more rows, which have it in their histories")]
+    The log of orders gets a record a row; one for all where they are many, which would take it long.
+    """
+    many = len(about) > _MOST_NOTED
+    if many:
+        others = f"and {len(about) - 1} more rows, which have it in their histories"
+        records = [Order(what, next(iter(about)), by.name, by.note, others)]
     else:
-        orders = [Order(what, name, by.name, by.note, about) for name, about in rows.items()]
-    for order in orders:
-        log_order(order)
-    return {store.new_id(): order for order in orders}
+        records = [Order(what, name, by.name, by.note, text) for name, text in about.items()]
+    for record in records:
+        log_order(record)
+    orders = {store.new_id(): record for record in records}
+
+    def order() -> list[Any]:
+        write_orders(store, orders)
+        return carry_out()
+
+    errors = {name: _error_in(reply) for name, reply in zip(about, _in_time(order), strict=True)}
+    refused = {name: error for name, error in errors.items() if error is not None}
+    if not many:
+        noted = {of: (each, refused[each.entry]) for of, each in orders.items() if each.entry in refused}
+        _in_time(lambda: refuse_orders(store, noted))
+    return refused
+
+
+def _error_in(reply: object) -> OnceError | None:
+    if isinstance(reply, Open):
+        return SettingError("its newest window still owes its outcome")
+    if isinstance(reply, Unknown):
+        return NotLoadedError("no beat has loaded it yet")
+    return reply if isinstance(reply, OnceError) else None
 
 
 def _page(board: str | None, entry: str) -> str:
@@ -166,14 +168,6 @@ def _to_run(row: Any, entries: Any, now: datetime) -> datetime | OnceError:
         return newest_start(entry, now) or SettingError("no window of it has started yet")
     except OnceError as exc:
         return exc
-
-
-def _ordered(start: datetime, reply: Any) -> datetime | OnceError:
-    if isinstance(reply, OnceError):
-        return reply
-    if isinstance(reply, Unknown):
-        return _UNKNOWN
-    return SettingError("its newest window still owes its outcome") if isinstance(reply, Open) else start
 
 
 def _schedule(rows: Iterable[Any], app: Any) -> Any:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from celery_once_beat.errors import OnceError, StoreUnavailableError
 from celery_once_beat.schedules.strict_json import read_object, typed
-from celery_once_beat.store import Busy, Claimed, Confirmed, ConfirmReply, Finished, Store, Unchanged, Unknown, raised
+from celery_once_beat.store import Busy, Claimed, ConfirmReply, Finished, Store, Unchanged, Unknown, raised
 from celery_once_beat.store.codec import (
     EPOCH,
     LONGEST_WORDS,
@@ -109,23 +107,12 @@ def abandon_many(
     return store.trip.run([store.of_window(ABANDON, window, owner=order, running=running) for window, order in orders])
 
 
-def pause_many(
-    store: Store, entries: Sequence[str], words: str, orders: Mapping[str, Order], *, paused: bool
-) -> list[Confirmed | Unknown | OnceError]:
-    """Write the orders down, by their ids, and pause or resume the entries, in one pipeline.
-
-    Returns for each entry what :meth:`Store.set_paused` returns.
-    """
-    requests = [store.pause_request(entry, words, paused=paused) for entry in entries]
-    return store.trip.run([*itertools.starmap(partial(_note, store), orders.items()), *requests])[len(orders) :]
-
-
 def write_orders(store: Store, orders: Mapping[str, Order]) -> None:
     """Write down who orders what, by their ids, for people. Before it is carried out: so nothing is that isn't.
 
     Of two orders with the same id the later counts.
     """
-    for reply in store.trip.run([*itertools.starmap(partial(_note, store), orders.items())]):
+    for reply in store.trip.run([_note(store, request, order) for request, order in orders.items()]):
         raised(reply)
 
 
