@@ -19,12 +19,10 @@ __all__ = ("once",)
 #: Modules, and the commands in each. They are imported when one is used: ``celery --help`` doesn't pay for the store.
 _MODULES = {
     "queries": ("status", "watch", "next", "history"),
-    "audit": ("audit",),
-    "doctor": ("doctor",),
+    "checks": ("audit", "doctor"),
     "ping": ("ping",),
-    "orders": ("run", "backfill", "republish", "pause", "resume", "abandon", "orders"),
+    "orders": ("run", "backfill", "republish", "pause", "resume", "abandon", "orders", "prune"),
     "schedules": ("schedules",),
-    "prune": ("prune",),
     "serve": ("dashboard", "metrics"),
 }
 _COMMANDS = {name: module for module, names in _MODULES.items() for name in names}

@@ -1,20 +1,23 @@
-"""The commands that order something, like ``run``, ``pause`` and ``abandon``; and their log, ``orders``."""
+"""The commands that order something, like ``run``, ``pause`` and ``abandon``; their log, ``orders``; and ``prune``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
 
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.client import Abandoned, OrderedBy, OrderedWindow, Orders
+from celery_once_beat.errors import SettingError
+from celery_once_beat.features.effects.prune import read_age
 from celery_once_beat.status import as_json
 from celery_once_beat.windows import format_instant
 
-from .context import Project, entry_argument, fail, pass_project, words_options, yes_option
+from .context import Project, entry_argument, fail, needs_extra, pass_project, words_options, yes_option
 from .output import in_zone, local, plain, print_json, print_table, printing_json
 
 #: What the log says of an order: the column, and the field.
@@ -250,3 +253,30 @@ def orders(project: Project, *, json_: bool) -> None:
         words = (in_zone(getattr(each.order, field), zone) for field in _LOG.values())
         lines.append([local(each.at.replace(microsecond=0), zone), *(plain(text or None) for text in words)])
     print_table(["AT", *_LOG], lines, nothing="Nobody has ordered anything in the last 90 days.")
+
+
+# -- rows of effects --------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--older-than", metavar="AGE", required=True, help="Like 90d; a week is 1w.")
+@pass_project(needs_store=False)
+def prune(project: Project, older_than: str) -> None:
+    """Delete rows of recorded windows that are older than AGE. Prints how many.
+
+    In batches, each committed by itself. The database is that of once_beat_effects_url, the schema of the table that of
+    once_beat_effects_schema. Django projects have a command of their own: manage.py once_prune.
+    """
+    url = project.settings.effects_url
+    if url is None:
+        raise SettingError(
+            "once_beat_effects_url: not set, expected SQLAlchemy's URL of the database that has the rows; "
+            "in Django run 'manage.py once_prune'"
+        )
+    try:
+        age = read_age(older_than, project.app, partial(click.echo, err=True))
+    except SettingError as exc:
+        fail(str(exc))
+    with needs_extra("prune", "sqlalchemy"):
+        from celery_once_beat.features.effects.in_sqlalchemy import prune_at
+    click.echo(f"deleted: {prune_at(url, age, project.settings.effects_schema)}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from celery_once_beat.lookup import BeatStatus
 
-from .actors import StuckQueue, Trouble, WorkerStatus
 from .coming import coming_starts
 from .judgements import JUDGEMENTS
 from .lateness import LateWindow, deadline_of, late_last, late_now
 from .lineup import Listed, line_up
 from .poll import Sight, View, take_snapshot
 from .report import EntryStatus, Report, WindowStatus, as_json, make_report
-from .worries import cause_of, paused_words
+from .worries import StuckQueue, Trouble, WorkerStatus, cause_of, paused_words

@@ -21,17 +21,20 @@ from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
 from . import judgements
-from .actors import StuckQueue, Trouble, WorkerStatus, in_seconds
 from .lateness import unclaimed
 from .lineup import Lines, Listed, left_out, line_up
 from .worries import (
     Judged,
     Scene,
+    StuckQueue,
+    Trouble,
+    WorkerStatus,
     attention_of,
     cause_of,
     failure_of,
     find_stuck_queues,
     find_workers,
+    in_seconds,
     is_stopped,
     overdue_words,
     running_for,

@@ -7,18 +7,22 @@ guard has seen that it comes from a page of the board, and from somebody who may
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import json
 import re
+import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from jinja2 import Environment
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from celery_once_beat.client import OrderedBy
@@ -29,8 +33,7 @@ from . import words
 from .choice import ROWS, Choice
 from .desk import Desk, Fields, only
 from .feed import Feed
-from .forms import answer_page, check_form, keep_name, seal
-from .guard import Visitor, read_form
+from .guard import FORM_HEADERS, Visitor, read_form, root_of
 from .page import Line, Page
 
 #: Most bytes of a form; the longest definition fits.
@@ -46,6 +49,11 @@ _LONGEST_VIEW = 20_000
 _ORDERS_OF_ROWS = ("run", "republish", "pause", "resume", "abandon")
 #: A story that is open on the board.
 _STORY = re.compile(r"(window/\w+/[\w:.-]+|entry/\w+)", re.ASCII)
+
+_COOKIE, _NAME = "once_board_csrf", "once_board_by"
+_LONGEST_NAME = 180
+#: What only this process knows: so nobody else makes a form's token, or a link that says what was done.
+_SECRET = secrets.token_bytes(32)
 
 
 class Actions:
@@ -151,14 +159,14 @@ class Actions:
 
     async def _read(self, request: Request) -> Fields:
         fields = await read_form(request, _MOST_FORM)
-        check_form(request, only(fields, "csrf"))
+        _check_form(request, only(fields, "csrf"))
         return fields
 
     def _redirect(self, request: Request, address: str, done: str, fields: Fields, story: str = "") -> Response:
-        query = urlencode({"done": done, "seal": seal(request, done)})
+        query = urlencode({"done": done, "seal": _seal(request, done)})
         answer = RedirectResponse(f"{address}{query}" + (f"#{story}" if story else ""), 303)
         if name := _name_in(fields):
-            keep_name(answer, request, name)
+            _keep_name(answer, request, name)
         return answer
 
 
@@ -191,3 +199,63 @@ def _ordered_by(visitor: Visitor, fields: Fields) -> OrderedBy:
 
 def _name_in(fields: Fields) -> str:
     return " ".join(only(fields, "by").split())
+
+
+# -- forms ------------------------------------------------------------------------------------------------------
+
+
+def answer_page(templates: Environment, template: str, request: Request, status: int = 200, **values: Any) -> Response:
+    """Render a page. Who may act gets one with forms; a browser that has no cookie for them gets one."""
+    page, visitor = templates.get_template(template), Visitor.of(request.scope)
+    values |= {"root": root_of(request), "done": _done_of(request)}
+    if not visitor.acts:
+        return HTMLResponse(page.render(values, acts=False), status)
+    cookie = _cookie(request)
+    new = "" if cookie else secrets.token_hex(16)
+    by = unquote(request.cookies.get(_NAME, ""))[:_LONGEST_NAME]
+    text = page.render(values, acts=True, visitor=visitor, csrf=_csrf(new or cookie, visitor), by=by)
+    answer = HTMLResponse(text, status, FORM_HEADERS)
+    if new:
+        _keep(answer, request, _COOKIE, new)
+    return answer
+
+
+def _keep_name(answer: Response, request: Request, name: str) -> None:
+    """Have the browser give this name in its next forms."""
+    _keep(answer, request, _NAME, quote(name[:_LONGEST_NAME]))
+
+
+def _check_form(request: Request, csrf: str) -> None:
+    """Raise HTTPException for a form that this board didn't give to this browser and visitor."""
+    cookie = _cookie(request)
+    if not cookie or not hmac.compare_digest(csrf.encode(), _csrf(cookie, Visitor.of(request.scope)).encode()):
+        raise HTTPException(403, "This form isn't of your session with the board: open its page again")
+
+
+def _seal(request: Request, done: str) -> str:
+    """Return what only this browser and the board can write below what was done."""
+    return _sign("done", _cookie(request) or secrets.token_hex(), request.path_params.get("line", ""), done)
+
+
+def _done_of(request: Request) -> str:
+    """Return what an address says was done; '' for a link from elsewhere, which must not say so."""
+    done, given = request.query_params.get("done", ""), request.query_params.get("seal", "")
+    return done if hmac.compare_digest(given.encode(), _seal(request, done).encode()) else ""
+
+
+def _keep(answer: Response, request: Request, name: str, value: str) -> None:
+    answer.set_cookie(name, value, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+
+
+def _cookie(request: Request) -> str:
+    """Return the cookie of whom forms are for; '' where the browser has none that the board made."""
+    found = request.cookies.get(_COOKIE, "")
+    return found if re.fullmatch("[0-9a-f]{32}", found) else ""
+
+
+def _csrf(cookie: str, visitor: Visitor) -> str:
+    return _sign("form", cookie, visitor.name)
+
+
+def _sign(*words: str) -> str:
+    return hmac.new(_SECRET, json.dumps(words).encode(), hashlib.sha256).hexdigest()

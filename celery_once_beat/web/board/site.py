@@ -30,12 +30,11 @@ from celery_once_beat.windows import format_instant, parse_instant
 from celery_once_beat.wording import span
 
 from . import words
-from .actions import Actions, find_line
+from .actions import Actions, answer_page, find_line
 from .axis import ZOOMS
 from .choice import ALL, GROUPS, ROWS, SORTS, Choice
 from .desk import Desk
 from .feed import Feed
-from .forms import answer_page
 from .grid import Grid, Shown, zone_query
 from .guard import Access, Guard, Visitor
 from .page import ALWAYS, LOOKS, Line, Page
