@@ -6,7 +6,7 @@ import platform
 import shlex
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from importlib.metadata import version
 from itertools import islice
@@ -25,7 +25,7 @@ from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import did_you_mean, number_of, shown, some
 
 from .context import Project, pass_project
-from .output import in_zone, plain, print_json, print_table
+from .output import in_zone, plain, print_json, print_rows
 
 #: Names in one line.
 _NAMED = 10
@@ -289,22 +289,20 @@ def _outcomes(account: dict[str, Any]) -> str:
     return ", ".join(f"{number} {what}" for what, number in numbers if number) or "-"
 
 
+def _verdict(account: dict[str, Any]) -> str:
+    verdict, why = account["verdict"], account["why"]
+    return click.style(verdict, fg=_VERDICTS.get(verdict, "yellow")) + (f": {plain(why)}" if why else "")
+
+
 def _print_audit(accounts: list[dict[str, Any]], bad: int) -> None:
-    print_table(
-        ["ENTRY", "WINDOWS", "OUTCOMES", "OPEN", "VERDICT"],
-        [
-            [
-                plain(each["entry"]),
-                str(each.get("defined", "-")),
-                _outcomes(each),
-                str(each.get("open", "-")),
-                click.style(each["verdict"], fg=_VERDICTS.get(each["verdict"], "yellow"))
-                + (f": {plain(each['why'])}" if each["why"] else ""),
-            ]
-            for each in accounts
-        ],
-    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "ENTRY": lambda each: plain(each["entry"]),
+        "WINDOWS": lambda each: str(each.get("defined", "-")),
+        "OUTCOMES": _outcomes,
+        "OPEN": lambda each: str(each.get("open", "-")),
+        "VERDICT": _verdict,
+    }
+    print_rows(accounts, columns)
     click.echo()
-    click.echo(
-        f"{bad} of {len(accounts)} accounts don't balance or can't be read." if bad else "Every account balances."
-    )
+    found = f"{bad} of {len(accounts)} accounts don't balance or can't be read."
+    click.echo(found if bad else "Every account balances.")

@@ -6,16 +6,18 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, tzinfo
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from celery_once_beat import wording
 from celery_once_beat.outcomes import STATES
+
+T = TypeVar("T")
 
 #: DEL and the C1 controls, and what turns the direction of text; JSON escapes those below a blank itself.
 _CONTROLS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -47,6 +49,12 @@ def print_table(
         click.echo("  ".join([*padded, last]).rstrip())
         if note:
             click.echo(note)
+
+
+def print_rows(rows: Sequence[T], columns: Mapping[str, Callable[[T], str]], nothing: str = "") -> None:
+    """Print a table of ``rows`` with these columns: the head of each, and what makes a row's cell."""
+    lines = [[cell(row) for cell in columns.values()] for row in rows]
+    print_table([*columns], lines, nothing=nothing)
 
 
 def painted(state: str) -> str:

@@ -10,7 +10,7 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby, islice
@@ -29,7 +29,7 @@ from celery_once_beat.windows import format_instant
 from celery_once_beat.wording import some, span
 
 from .context import Project, entry_argument, fail, pass_project
-from .output import in_zone, local, painted, plain, print_json, print_table
+from .output import in_zone, local, painted, plain, print_json, print_rows, print_table
 
 #: What status says of an entry, on one line of 80 columns; the rest is for "status ENTRY".
 _ENTRY = ("ENTRY", "LAST WINDOW", "OUTCOME", "LATE", "NEXT", "OPEN")
@@ -379,24 +379,23 @@ def history(project: Project, entry: str, number: int, window: str | None, *, js
         if not windows:
             click.echo("No such window is known.")
         return
-    print_table(
-        ["WINDOW", "OUTCOME", "BEAT", "RAN ON", "TRIES", "LATE", "TOOK", "REFUSED", "FAILURE"],
-        [
-            [
-                local(window.start, zone),
-                painted(window.state)
-                + (f", {window.missed} windows" if window.missed > 1 else "")
-                + (f", waits {reason}" if (reason := _waits_for(window, zone)) else "")
-                + (f", {span(past)} past its deadline" if (past := window.past_deadline()) is not None else ""),
-                plain(window.beat),
-                plain(window.worker or None),
-                str(window.attempts),
-                span(window.late),
-                span(window.took),
-                str(window.refused),
-                plain(window.failure),
-            ]
-            for window in windows
-        ],
-        nothing=f"{plain(entry)}: no window has an outcome yet.",
-    )
+    columns: dict[str, Callable[[WindowStatus], str]] = {
+        "WINDOW": lambda each: local(each.start, zone),
+        "OUTCOME": lambda each: _outcome(each, zone),
+        "BEAT": lambda each: plain(each.beat),
+        "RAN ON": lambda each: plain(each.worker or None),
+        "TRIES": lambda each: str(each.attempts),
+        "LATE": lambda each: span(each.late),
+        "TOOK": lambda each: span(each.took),
+        "REFUSED": lambda each: str(each.refused),
+        "FAILURE": lambda each: plain(each.failure),
+    }
+    print_rows(windows, columns, f"{plain(entry)}: no window has an outcome yet.")
+
+
+def _outcome(window: WindowStatus, zone: tzinfo) -> str:
+    """Say how a window stands, and what is unusual about it."""
+    waits, past = _waits_for(window, zone), window.past_deadline()
+    missed = f", {window.missed} windows" if window.missed > 1 else ""
+    late = "" if past is None else f", {span(past)} past its deadline"
+    return painted(window.state) + missed + (f", waits {waits}" if waits else "") + late

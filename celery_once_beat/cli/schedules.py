@@ -14,13 +14,13 @@ import click
 
 from celery_once_beat.client import Edit, Schedule, apply, compare, read_file, write_file
 from celery_once_beat.errors import OnceError
-from celery_once_beat.schedules import Definition, cron, describe, every, read_schedule
+from celery_once_beat.schedules import Change, Definition, cron, describe, every, read_schedule
 from celery_once_beat.status import as_json
 from celery_once_beat.wording import did_you_mean, read_span, shown
 
 from .context import Project, fail, pass_project, words_options, yes_option
 from .orders import pause, resume
-from .output import local, plain, print_json, print_table, printing_json
+from .output import local, plain, print_json, print_rows, printing_json
 
 COLOURS = {"add": "green", "change": "yellow", "delete": "red"}
 SIGNS = {"add": "+", "change": "~", "delete": "-"}
@@ -119,22 +119,16 @@ def list_(project: Project, prefix: str, *, json_: bool) -> None:
     if json_:
         print_json([_as_json(each) for each in found])
     else:
-        print_table(
-            ["NAME", "TASK", "SCHEDULE", "STATE", "VERSION", "CHANGED", "BY"],
-            [
-                [
-                    plain(each.name),
-                    plain(each.task),
-                    when_words(each),
-                    click.style("paused", fg="yellow") if each.paused else "on",
-                    str(each.version),
-                    local(_whole(each.changed_at), zone, now),
-                    plain(each.changed_by or None),
-                ]
-                for each in found
-            ],
-            nothing="No schedule is set.",
-        )
+        columns: dict[str, Callable[[Schedule], str]] = {
+            "NAME": lambda each: plain(each.name),
+            "TASK": lambda each: plain(each.task),
+            "SCHEDULE": when_words,
+            "STATE": lambda each: click.style("paused", fg="yellow") if each.paused else "on",
+            "VERSION": lambda each: str(each.version),
+            "CHANGED": lambda each: local(_whole(each.changed_at), zone, now),
+            "BY": lambda each: plain(each.changed_by or None),
+        }
+        print_rows(found, columns, "No schedule is set.")
     _end_wrong(wrong)
 
 
@@ -194,20 +188,15 @@ def changes(project: Project, name: str, *, json_: bool) -> None:
     if json_:
         print_json(as_json(found))
         return
-    print_table(
-        ["VERSION", "AT", "WHAT", "BY", "SCHEDULE", "NOTE"],
-        [
-            [
-                str(each.version),
-                local(_whole(each.at), zone),
-                each.what,
-                plain(each.by or None),
-                "-" if each.definition is None else when_words(each.definition),
-                plain(each.note),
-            ]
-            for each in found
-        ],
-    )
+    columns: dict[str, Callable[[Change], str]] = {
+        "VERSION": lambda each: str(each.version),
+        "AT": lambda each: local(_whole(each.at), zone),
+        "WHAT": lambda each: each.what,
+        "BY": lambda each: plain(each.by or None),
+        "SCHEDULE": lambda each: "-" if each.definition is None else when_words(each.definition),
+        "NOTE": lambda each: plain(each.note),
+    }
+    print_rows(found, columns)
 
 
 # -- changes ----------------------------------------------------------------------------------------------------

@@ -30,27 +30,23 @@ class Zoom:
     marked: int
 
 
-ZOOMS = {
-    zoom.name: zoom
-    for zoom in (
-        Zoom("hour", "1 h", timedelta(minutes=2), 30, 5),
-        Zoom("6h", "6 h", timedelta(minutes=15), 24, 4),
-        Zoom("day", "1 day", _HOUR, 24, 2),
-        Zoom("week", "7 days", timedelta(hours=6), 28, 4),
-        Zoom("month", "31 days", _DAY, 31, 2),
-    )
-}
-#: The most urgent state first: it is what a column shows that has several.
-_BY_URGENCY = sorted(
-    STATES,
-    key=lambda name: (
-        -(OUTCOMES[name].urgency if name in OUTCOMES else 0),
-        name != "overdue",
-        name not in OPEN,
-        name == "done",
-    ),
+_ZOOMS = (
+    Zoom("hour", "1 h", timedelta(minutes=2), 30, 5),
+    Zoom("6h", "6 h", timedelta(minutes=15), 24, 4),
+    Zoom("day", "1 day", _HOUR, 24, 2),
+    Zoom("week", "7 days", timedelta(hours=6), 28, 4),
+    Zoom("month", "31 days", _DAY, 31, 2),
 )
-_RANK = {name: rank for rank, name in enumerate(_BY_URGENCY)}
+ZOOMS = {zoom.name: zoom for zoom in _ZOOMS}
+
+
+def _urgency(state: str) -> tuple[object, ...]:
+    urgency = OUTCOMES[state].urgency if state in OUTCOMES else 0
+    return -urgency, state != "overdue", state not in OPEN, state == "done"
+
+
+#: The most urgent state has the lowest rank: it is what a column shows that has several.
+_RANK = {state: rank for rank, state in enumerate(sorted(STATES, key=_urgency))}
 
 
 @dataclass(frozen=True)

@@ -104,13 +104,8 @@ class Grid:
                 rows[item.id] = self._group(item, choice, axis)
             else:
                 rows[f"e{item.id}"] = self._row(item, axis, page.cause, zone=choice.zone, acts=choice.acts)
-        return Shown(
-            page,
-            axis,
-            rows,
-            self._parts(page, choice, axis.zone, picked=len(picked), number=number, pages=pages, total=len(items)),
-            f"{self._era}-{next(self._numbers)}",
-        )
+        parts = self._parts(page, choice, axis.zone, picked=len(picked), number=number, pages=pages, total=len(items))
+        return Shown(page, axis, rows, parts, f"{self._era}-{next(self._numbers)}")
 
     def _parts(self, page: Page, choice: Choice, zone: tzinfo, **numbers: int) -> dict[str, Markup]:
         report = page.report
@@ -173,12 +168,8 @@ class Grid:
         for column, found in sorted(by_column.items()):
             windows = list(chain.from_iterable(cell.windows for cell in found))
             cells.append(Cell(column, worst(cell.state for cell in found), windows))
-        return self._render(
-            "group.html",
-            group=group,
-            cells=[(cell, self._counted(cell, axis)) for cell in cells],
-            choice=choice,
-        )
+        labelled = [(cell, self._counted(cell, axis)) for cell in cells]
+        return self._render("group.html", group=group, cells=labelled, choice=choice)
 
 
 def _keep(kept: dict[K, Shown], key: K, shown: Shown) -> None:

@@ -79,18 +79,8 @@ def make_site(view: View, access: Access, closing: Callable[[], bool] = lambda: 
 def make_templates(title: str, zone: tzinfo) -> Environment:
     """Return the board's templates, and what all of them know."""
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-    made.globals.update(
-        title=title,
-        own_zone=str(zone),
-        states=STATES,
-        zooms=ZOOMS.values(),
-        groups=GROUPS,
-        sorts=SORTS,
-        every_group=(ALL,),
-        looks=LOOKS,
-        always=ALWAYS,
-        most=ROWS,
-    )
+    made.globals.update(title=title, own_zone=str(zone), states=STATES, looks=LOOKS, always=ALWAYS, most=ROWS)
+    made.globals.update(zooms=ZOOMS.values(), groups=GROUPS, sorts=SORTS, every_group=(ALL,))
     made.filters.update(plain=words.plain, said=words.said, state=words.state_of, in_short=words.in_short)
     made.filters.update(instant=format_instant, moment=words.moment, stretch=words.stretch, span=span, quoted=quote)
     made.filters["in_zone"] = lambda text, other=None: words.in_zone(text, other or zone)
