@@ -6,8 +6,7 @@ from celery_once_beat.lookup import BeatStatus
 
 from .coming import coming_starts
 from .judgements import JUDGEMENTS
-from .lateness import LateWindow, deadline_of, late_last, late_now
-from .lineup import Listed, line_up
+from .lineup import LateWindow, Listed, deadline_of, late_last, late_now, line_up
 from .poll import Sight, View, take_snapshot
 from .report import EntryStatus, Report, WindowStatus, as_json, make_report
 from .worries import StuckQueue, Trouble, WorkerStatus, cause_of, paused_words

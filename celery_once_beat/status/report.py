@@ -21,8 +21,7 @@ from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
 from . import judgements
-from .lateness import unclaimed
-from .lineup import Lines, Listed, left_out, line_up
+from .lineup import Lines, Listed, left_out, line_up, unclaimed
 from .worries import (
     Judged,
     Scene,

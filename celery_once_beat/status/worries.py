@@ -21,8 +21,7 @@ from celery_once_beat.wording import age, number_of, printable, short, shown, so
 
 from . import judgements
 from .judgements import STUCK_AFTER, Judgement
-from .lateness import LateWindow, late_now, unclaimed
-from .lineup import Listed
+from .lineup import LateWindow, Listed, late_now, unclaimed
 
 #: A deadline lies so much behind the end of a lease (MARGIN in ``store/lua/pieces/values.lua``).
 _DEADLINE_LATER = timedelta(seconds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import islice
@@ -188,16 +189,15 @@ class OnceAdminMixin:
             answers = order(changed, _ordered_by(request)) if changed else []
         except OnceError as exc:
             answers = [exc] * len(changed)
-        found: dict[tuple[bool, str], list[Any]] = {}
+        found: dict[tuple[bool, str], list[Any]] = defaultdict(list)
         if others:
             found[False, "you may not change it"] = others
         with transaction.atomic(using=router.db_for_write(self.model)):
             for row, answer in zip(changed, answers, strict=True):
-                if isinstance(answer, str):
+                done = isinstance(answer, str)
+                if done:
                     self.log_change(request, row, answer)
-                    found.setdefault((True, answer), []).append(row)
-                else:
-                    found.setdefault((False, printable(str(answer))), []).append(row)
+                found[done, printable(str(answer))].append(row)
         for (done, text), those in islice(found.items(), _MOST_MESSAGES):
             self.message_user(request, f"{_named(those)}: {text}", messages.SUCCESS if done else messages.ERROR)
         left = sum(map(len, [*found.values()][_MOST_MESSAGES:]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone, tzinfo
 from typing import Any
@@ -28,6 +29,12 @@ ALL = "*"
 
 GROUPS = {"": "not at all", "prefix": "prefix", "task": "task"}
 SORTS = {"": "attention", "name": "name", "next": "next start", "newest": "newest window"}
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+_SORTED_BY: dict[str, Callable[[Line], Any]] = {
+    "name": lambda line: line.name.casefold(),
+    "next": lambda line: (line.status.next or _NEVER, line.name),
+    "newest": lambda line: -line.windows[0].start.timestamp() if line.windows else math.inf,
+}
 _PREFIX_ENDS = re.compile(r"[-_.:/ ]")
 
 
@@ -117,14 +124,7 @@ class Choice:
             and (not wanted or wanted in line.name.casefold() or wanted in line.shown_task.casefold())
             and (not self.state or self._has_state(line, begin))
         ]
-        if self.sort == "name":
-            picked.sort(key=lambda line: line.name.casefold())
-        elif self.sort == "next":
-            picked.sort(key=lambda line: (line.status.next is None, line.status.next or begin, line.name))
-        elif self.sort == "newest":
-            never = datetime.min.replace(tzinfo=timezone.utc)
-            picked.sort(key=lambda line: line.windows[0].start if line.windows else never, reverse=True)
-        return picked
+        return sorted(picked, key=_SORTED_BY[self.sort]) if self.sort else picked
 
     def _has_state(self, line: Line, begin: datetime) -> bool:
         return any(words.state_of(seen.state).name == self.state and seen.start >= begin for seen in line.windows)

@@ -93,15 +93,13 @@ class Feed:
         try:
             sight = self._take()
             page = make_page(sight, self._zone, old)
-        except OnceError as exc:
-            self.report = None
-            why = words.plain(str(exc).removeprefix("Redis: "))
-            return replace(old, stale=f"Redis can't be read: {why}.{_OLDER if old.report else ''}"), 0.0
-        except Exception:
-            self.report = None
-            if self._logged.is_new("page"):
+        except Exception as exc:
+            self.report, why = None, "The board failed, its log says why."
+            if isinstance(exc, OnceError):
+                why = f"Redis can't be read: {words.plain(str(exc).removeprefix('Redis: '))}."
+            elif self._logged.is_new("page"):
                 logger.exception("once: the board can't show what it finds", extra=about("board_broken"))
-            return replace(old, stale=f"The board failed, its log says why.{_OLDER if old.report else ''}"), 0.0
+            return replace(old, stale=why + (_OLDER if old.report else "")), 0.0
         self._logged.end("page")
         self.report = sight.report
         return page, time.thread_time() - began

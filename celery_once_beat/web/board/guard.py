@@ -184,7 +184,7 @@ class Guard:
                     f"Only the board's own pages may act: found Origin {_header(request, 'origin')}, expected the "
                     f"host {_header(request, 'host')}. A proxy has to pass on Host as the browser sent it",
                 )
-        elif _is_foreign(request) and not _is_link(request):
+        elif not _may_read(request):
             raise HTTPException(403, "Another site's page may link to the board, and no more")
         visitor = self._visitor(request)
         if request.method == "POST" and not visitor.acts:
@@ -304,14 +304,14 @@ def _name_of(user: Any) -> str:
     return words.plain(name).strip() or "a user without a name"
 
 
-def _is_foreign(request: Request) -> bool:
-    """Whether a browser says that another site's page made it ask, or one of another port."""
-    return request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+def _may_read(request: Request) -> bool:
+    """Whether no other site's page, or one of another port, made a browser ask; or a person followed a link there.
 
-
-def _is_link(request: Request) -> bool:
-    """Whether a person followed a link: no script's fetch, and no frame."""
+    Then it is no script's fetch, and no frame.
+    """
     headers = request.headers
+    if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return True
     return (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
 
 
