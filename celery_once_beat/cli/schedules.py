@@ -79,11 +79,8 @@ def _coming(project: Project, found: Schedule) -> datetime | None:
 
 def _as_json(schedule: Schedule) -> dict[str, Any]:
     fields = ("paused", "version", "changed_at", "changed_by", "note")
-    return {
-        "name": schedule.name,
-        **schedule.as_json(),
-        **{field: as_json(getattr(schedule, field)) for field in fields},
-    }
+    rest = {field: as_json(getattr(schedule, field)) for field in fields}
+    return {"name": schedule.name, **schedule.as_json(), **rest}
 
 
 def _whole(instant: datetime) -> datetime:

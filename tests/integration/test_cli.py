@@ -196,7 +196,7 @@ def test_orders(store: Store) -> None:
     assert re.match(r"paused .* ago by anna: moving$", paused["attention"][0])
     assert re.match(r"hourly: resumed, \d+ windows cancelled\n", once("resume hourly --from-now"))
     assert once("resume hourly --from-now", exit_code=2) == "once: 'hourly' isn't paused\n"
-    for command in ("pause", "abandon", "republish"):
+    for command in ("pause", "abandon", "republish", "status", "history"):
         once(f"{command} tock", exit_code=2)
     assert once("republish hourly") == "hourly: 0 published again\n"
     assert "name entries, or a --queue" in once("republish", exit_code=2)
@@ -248,6 +248,7 @@ def test_many_entries_are_few_lines(redis_url: str, store: Store) -> None:
     story = once(f"history entry-300 --window {format_instant(window.start)}")
     assert f"task_id   {task_id('once:', 'entry-300', window.start)}" in story
     assert once("history entry-300 --window 2026-01-01") == "No such window is known.\n"
+    assert "No entries to show." in once("status --queue nobody", exit_code=1)
     (later,) = filled.claim(store, rows[:1])
     filled.execute(store, [later, window])  # the last that started isn't the last that ended
     (newest,) = json.loads(once("history entry-300 -n 1 --json"))["windows"]

@@ -109,15 +109,10 @@ class Grid:
 
     def _parts(self, page: Page, choice: Choice, zone: tzinfo, **numbers: int) -> dict[str, Markup]:
         report = page.report
-        told: dict[str, Any] = {
-            "page": page,
-            "choice": choice,
-            "zone": zone,
-            "clock": words.clock(page.moment, zone),
-            "beats": [(words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats] if report else [],
-            "workers": [*words.workers(report, zone)] if report else [],
-            **numbers,
-        }
+        told: dict[str, Any] = {"page": page, "choice": choice, "zone": zone, **numbers}
+        told["clock"] = words.clock(page.moment, zone)
+        told["beats"] = [(words.plain(beat.beat), words.beat_words(beat)) for beat in report.beats] if report else []
+        told["workers"] = [*words.workers(report, zone)] if report else []
         macros = self._templates.get_template("parts.html").module
         return {name.replace("_", "-"): getattr(macros, name)(told) for name in PARTS}
 
@@ -131,17 +126,11 @@ class Grid:
             for cell in cells_of(line.windows, axis)
         ]
         now = axis.bounds[-2]  # its local day is the same
-        return self._render(
-            "row.html",
-            line=line,
-            cells=cells,
-            bars=bars_of(line.windows, axis),
-            axis=axis,
-            next=words.next_start(line.status, axis.zone, now, cause),
-            unknown_to=_unknown_to(line, axis),
-            query=query,
-            acts=acts,
-        )
+        shown: dict[str, Any] = {"line": line, "cells": cells, "axis": axis, "query": query, "acts": acts}
+        shown["bars"] = bars_of(line.windows, axis)
+        shown["next"] = words.next_start(line.status, axis.zone, now, cause)
+        shown["unknown_to"] = _unknown_to(line, axis)
+        return self._render("row.html", **shown)
 
     def _label(self, line: Line, cell: Cell, axis: Axis) -> str:
         if len(cell.windows) == 1:

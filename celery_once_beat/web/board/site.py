@@ -124,16 +124,9 @@ class _Site:
         with suppress(OnceError):
             children = await asyncio.to_thread(read_children, self._store, line.entry, window.start)
         templates, of_window = self._settings.board_links, words.fields_of(window, line.entry, line.status.task)
-        return self._story(
-            request,
-            "window.html",
-            page,
-            line,
-            window=window,
-            links=[*words.links_of(templates, of_window, window.attempts)],
-            children=[(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children],
-            at=at,
-        )
+        links = [*words.links_of(templates, of_window, window.attempts)]
+        of_them = [(*child, [*words.links_of(templates, words.fields_of_child(*child))]) for child in children]
+        return self._story(request, "window.html", page, line, window=window, at=at, links=links, children=of_them)
 
     async def entry(self, request: Request) -> Response:
         page, line = await find_line(self._feed, request)
