@@ -20,26 +20,9 @@ from celery_once_beat.store import Loss, OpenWindow
 from celery_once_beat.windows import format_instant, is_child, task_id
 from celery_once_beat.wording import shown
 
-from . import judgements
+from . import judgements, worries
 from .lineup import Lines, Listed, left_out, line_up, unclaimed
-from .worries import (
-    Judged,
-    Scene,
-    StuckQueue,
-    Trouble,
-    WorkerStatus,
-    attention_of,
-    cause_of,
-    failure_of,
-    find_stuck_queues,
-    find_workers,
-    in_seconds,
-    is_stopped,
-    overdue_words,
-    running_for,
-    troubles_of,
-    worries_of,
-)
+from .worries import Judged, Scene, StuckQueue, Trouble, WorkerStatus, in_seconds
 
 #: What an entry may be: in the schedule, left out of it as wrong, disabled in its database, or not in the schedule.
 KINDS = ("scheduled", "left out", "disabled", "stranger")
@@ -256,27 +239,28 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
     now = overview.now
     listed, differs = line_up(schedule, overview, before.lines if before else None)
     looks = [Judged.at(each, now) for each in listed]
-    workers = find_workers(overview, looks)
+    workers = worries.find_workers(overview, looks)
     prefix = schedule.entries.settings.key_prefix
     by_name, alive = {each.worker: each for each in workers}, frozenset(beat.beat for beat in overview.beats)
-    scene = Scene(now, find_stuck_queues(looks, workers), by_name, cause_of(overview.beats), alive, prefix)
+    stuck = worries.find_stuck_queues(looks, workers)
+    scene = Scene(now, stuck, by_name, worries.cause_of(overview.beats), alive, prefix)
     entries = [before.entry(look, scene) if before else _entry(look, scene) for look in looks]
     names = {each.name for each in listed}
     # What is no name is left out too.
     wrong = {n if isinstance(n, str) else shown(n): f"can't run: {why}" for n, why in schedule.entries.wrong.items()}
     for name, words in {**left_out(overview), **wrong}.items():
         if name not in names:
-            entries.append(EntryStatus(name, "left out", **attention_of([(judgements.LEFT_OUT, words)])))
+            entries.append(EntryStatus(name, "left out", **worries.attention_of([(judgements.LEFT_OUT, words)])))
     disabled = [name for name in schedule.disabled if name in overview.entries and name not in names]
     entries += [_disabled(overview.entries[name], scene) for name in disabled]
     for name, number in overview.strangers.items():
         why = "a child that no beat has sent again" if is_child(name) else "and not in this schedule"
         worry = judgements.STRANGER, f"{number} overdue, {why}"
-        entries.append(EntryStatus(name, "stranger", overdue=number, **attention_of([worry])))
+        entries.append(EntryStatus(name, "stranger", overdue=number, **worries.attention_of([worry])))
     behind = _behind(overview)
     troubles = tuple(
         Trouble(judgement.name, words, judgement.urgency == judgements.STOPS_ALL)
-        for judgement, words in troubles_of(overview, workers, behind)
+        for judgement, words in worries.troubles_of(overview, workers, behind)
     )
     return Report(
         now,
@@ -285,7 +269,7 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
         tuple(overview.beats),
         tuple(sorted(entries, key=lambda entry: (-entry.urgency, entry.entry))),
         workers,
-        tuple(sorted(scene.queues.values(), key=lambda each: (bool(each.workers), each.queue))),
+        tuple(sorted(stuck.values(), key=lambda each: (bool(each.workers), each.queue))),
         troubles,
         differs,
         overview.unreadable,
@@ -296,10 +280,10 @@ def make_report(overview: Overview, schedule: LoadedSchedule, before: LastStatus
 
 def _disabled(seen: EntrySeen, scene: Scene) -> EntryStatus:
     """Give the status of an entry that is disabled in its database: open windows continue."""
-    worries = [(judgements.OVERDUE, overdue_words(seen.overdue))] if seen.overdue else []
+    found = [(judgements.OVERDUE, worries.overdue_words(seen.overdue))] if seen.overdue else []
     if seen.account is not None and seen.account.spent:  # a one-off is disabled with its outcome
-        worries += failure_of(seen)
-    return EntryStatus(seen.name, "disabled", **_counted(seen, scene.now, scene.prefix), **attention_of(worries))
+        found += worries.failure_of(seen)
+    return EntryStatus(seen.name, "disabled", **_counted(seen, scene.now, scene.prefix), **worries.attention_of(found))
 
 
 def _counted(seen: EntrySeen, now: datetime, prefix: str) -> dict[str, Any]:
@@ -312,7 +296,7 @@ def _counted(seen: EntrySeen, now: datetime, prefix: str) -> dict[str, Any]:
     known |= {
         "paused": account.paused,
         "paused_for": in_seconds(now - account.paused_at) if account.paused and account.paused_at else None,
-        "stopped": is_stopped(account),
+        "stopped": worries.is_stopped(account),
         "refused": account.refused,
         "said_late": account.late,
         "outcomes": account.counts,
@@ -348,7 +332,7 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
         # A one-off whose window is behind it has no next one.
         had_it = account is not None and entry.is_in_force(account.fingerprint) and account.cursor > account.since
         entry.progress.since = account.since if account and had_it else None
-    worries = [*worries_of(look, scene)]  # these ask from the cursor on: the timetable then knows the next start
+    found = [*worries.worries_of(look, scene)]  # these ask from the cursor on: the timetable then knows the next start
     if not known.get("paused"):
         known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(
@@ -363,7 +347,7 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
         unconsumed=sum(not scene.is_consumed(window) for window in look.stuck),
         late=len(look.late),
         skipped=judgements.skipped_in_a_row(seen.records),
-        oldest_running=max((in_seconds(running_for(each, now)) for each in look.running), default=None),
+        oldest_running=max((in_seconds(worries.running_for(each, now)) for each in look.running), default=None),
         **known,
-        **(attention_of(worries) if worries else {}),
+        **(worries.attention_of(found) if found else {}),
     )
