@@ -332,7 +332,8 @@ def _entry(look: Judged, scene: Scene) -> EntryStatus:
         # A one-off whose window is behind it has no next one.
         had_it = account is not None and entry.is_in_force(account.fingerprint) and account.cursor > account.since
         entry.progress.since = account.since if account and had_it else None
-    found = [*worries.worries_of(look, scene)]  # these ask from the cursor on: the timetable then knows the next start
+    # The first ask from the cursor on: the timetable then knows the next start.
+    found = [*worries.worries_of_entry(listed, scene), *worries.worries_of_windows(look, scene)]
     if not known.get("paused"):
         known["next"] = listed.after(max(now, account.cursor) if account else now)
     return EntryStatus(

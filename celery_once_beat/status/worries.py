@@ -297,12 +297,6 @@ def attention_of(worries: Iterable[Worry]) -> dict[str, Any]:
     }
 
 
-def worries_of(look: Judged, scene: Scene) -> Iterator[Worry]:
-    """Yield why somebody should look at an entry."""
-    yield from _worries_of_entry(look.listed, scene)
-    yield from _worries_of_windows(look, scene)
-
-
 def failure_of(seen: EntrySeen) -> Iterator[Worry]:
     """Yield that the last window failed, if it did."""
     last = seen.last
@@ -311,7 +305,8 @@ def failure_of(seen: EntrySeen) -> Iterator[Worry]:
         yield replace(judgements.FAILED, urgency=OUTCOMES[last.state].urgency), f"last window {last.state}{why}"
 
 
-def _worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
+def worries_of_entry(listed: Listed, scene: Scene) -> Iterator[Worry]:
+    """Yield why somebody should look at an entry, but for its open windows."""
     entry, seen = listed.entry, listed.seen
     account = seen.account
     if account is not None:
@@ -364,7 +359,8 @@ def _worries_of_account(account: EntryAccount, listed: Listed, scene: Scene) -> 
                 yield judgements.UNCLAIMED, f"no beat claims it: {since}"
 
 
-def _worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
+def worries_of_windows(look: Judged, scene: Scene) -> Iterator[Worry]:
+    """Yield why somebody should look at an entry's windows."""
     listed, account, now = look.listed, look.listed.seen.account, scene.now
     overdue, skipped = listed.seen.overdue, judgements.skipped_in_a_row(listed.seen.records)
     if overdue and scene.cause:

@@ -166,7 +166,7 @@ class Actions:
         query = urlencode({"done": done, "seal": _seal(request, done)})
         answer = RedirectResponse(f"{address}{query}" + (f"#{story}" if story else ""), 303)
         if name := _name_in(fields):
-            _keep_name(answer, request, name)
+            _keep(answer, request, _NAME, quote(name[:_LONGEST_NAME]))  # for its next forms
         return answer
 
 
@@ -218,11 +218,6 @@ def answer_page(templates: Environment, template: str, request: Request, status:
     if new:
         _keep(answer, request, _COOKIE, new)
     return answer
-
-
-def _keep_name(answer: Response, request: Request, name: str) -> None:
-    """Have the browser give this name in its next forms."""
-    _keep(answer, request, _NAME, quote(name[:_LONGEST_NAME]))
 
 
 def _check_form(request: Request, csrf: str) -> None:

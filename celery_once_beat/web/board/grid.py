@@ -39,7 +39,6 @@ class Shown:
     """What one view shows of one page."""
 
     page: Page
-    axis: Axis
     #: By id of its element each row's HTML, in order; the axis is the first.
     rows: dict[str, Markup]
     #: By id of its element what else changes, as HTML.
@@ -105,7 +104,7 @@ class Grid:
             else:
                 rows[f"e{item.id}"] = self._row(item, axis, page.cause, zone=choice.zone, acts=choice.acts)
         parts = self._parts(page, choice, axis.zone, picked=len(picked), number=number, pages=pages, total=len(items))
-        return Shown(page, axis, rows, parts, f"{self._era}-{next(self._numbers)}")
+        return Shown(page, rows, parts, f"{self._era}-{next(self._numbers)}")
 
     def _parts(self, page: Page, choice: Choice, zone: tzinfo, **numbers: int) -> dict[str, Markup]:
         report = page.report
