@@ -115,12 +115,8 @@ LOADED_OTHERWISE = Judgement("loaded otherwise", 2, "living beats have loaded an
 STRANGER = Judgement("stranger", 2, "it has overdue windows, and is in no schedule", setup=True)
 PAUSED = Judgement("paused", 1, "somebody has paused it")
 
-#: All of them, the most urgent first.
-JUDGEMENTS = (
-    NO_BEAT, BEHIND, TICKS_FAIL, BROKER_AWAY, DATA_LOST, MEMORY, LEFT_OUT, UNREADABLE, BROKEN, UNCLAIMED, UNKNOWN_TASK,
-    STOPPED, HUNG, WORKER_HANGS, UNCONSUMED, HELD_UP, OVERDUE, LATE, STUCK, SILENT, SKIPPING, FAILED, NOT_LOADED,
-    LOADED_OTHERWISE, STRANGER, PAUSED,
-)  # fmt: skip
+#: All of them, the most urgent first: so they stand above.
+JUDGEMENTS = tuple(each for each in vars().values() if isinstance(each, Judgement))
 
 
 def needs_records(seen: EntrySeen, now: datetime) -> bool:
