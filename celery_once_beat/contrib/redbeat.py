@@ -24,18 +24,11 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 from redbeat.schedules import rrule
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004  # redis-py's names
 
+from celery_once_beat import errors
 from celery_once_beat.cli.context import Project, fail, login_name, pass_project
 from celery_once_beat.cli.output import local, plain, print_json
 from celery_once_beat.cli.schedules import COLOURS, SIGNS, name_unknown_tasks, when_words
 from celery_once_beat.client import Wanted
-from celery_once_beat.errors import (
-    OnceError,
-    ScheduleError,
-    SettingError,
-    StoreDataError,
-    StoreUnavailableError,
-    VersionConflictError,
-)
 from celery_once_beat.identity import order_name
 from celery_once_beat.rules import check_anchor, latest_start, spread_offset
 from celery_once_beat.schedules import Definition, RRule, check_name, check_words
@@ -116,7 +109,7 @@ def _connect(app: Celery, url: str | None) -> Iterator[Any]:
             number = client.zcard(conf.schedule_key)
         except (AttributeError, TypeError, ValueError):  # whose text may show a password
             found = maybe_sanitize_url(conf.redis_url) or "none"
-            raise SettingError(
+            raise errors.SettingError(
                 f"redbeat_redis_url: found {found}, expected RedBeat's Redis, with redbeat_redis_options that "
                 "redis-py knows; or give --url"
             ) from None
@@ -126,8 +119,10 @@ def _connect(app: Celery, url: str | None) -> Iterator[Any]:
             yield client
     except (RedisError, UnicodeDecodeError) as exc:
         if isinstance(exc, UnicodeDecodeError) or str(exc).startswith("WRONGTYPE"):
-            raise StoreDataError(f"the keys {conf.schedule_key} and {conf.statics_key} aren't RedBeat's") from exc
-        raise StoreUnavailableError(f"RedBeat's Redis: {type(exc).__name__}: {exc}") from exc
+            raise errors.StoreDataError(
+                f"the keys {conf.schedule_key} and {conf.statics_key} aren't RedBeat's"
+            ) from exc
+        raise errors.StoreUnavailableError(f"RedBeat's Redis: {type(exc).__name__}: {exc}") from exc
 
 
 def _held_by_beat(client: Any, lock: str, *, take: bool) -> float | None:
@@ -214,10 +209,10 @@ class _Import:
                 move = self._plan(name, self._read(name, key), on=score >= 0, static=name in statics)
                 if carry:
                     self._carry(move)
-            except StoreUnavailableError:
+            except errors.StoreUnavailableError:
                 raise
-            except (OnceError, ValueError, OverflowError) as exc:
-                again = ": ask again" if isinstance(exc, VersionConflictError) else ""
+            except (errors.OnceError, ValueError, OverflowError) as exc:
+                again = ": ask again" if isinstance(exc, errors.VersionConflictError) else ""
                 move = _Move(name, _LEFT_OUT, why=f"{exc}{again}")
             moves.append(move)
         return sorted(moves, key=lambda move: move.name)
@@ -286,7 +281,7 @@ class _Import:
         try:
             anchor = check_anchor("anchor", definition.once.get("anchor"))
             newest = latest_start(definition.schedule, self._now, anchor=anchor)
-        except ScheduleError as exc:
+        except errors.ScheduleError as exc:
             raise ValueError(str(exc)) from exc
         return None if newest is None else newest - timedelta(microseconds=1)
 
