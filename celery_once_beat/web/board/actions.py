@@ -38,8 +38,6 @@ from .page import Line, Page
 
 #: Most bytes of a form; the longest definition fits.
 _MOST_FORM = 256 * 1024
-#: Most entries that a search names.
-_MOST_FOUND = 100
 #: So many entries are named of those to which one thing was done.
 _MOST_NAMED = 5
 #: Most characters of the view to which an order leads back.
@@ -87,8 +85,7 @@ class Actions:
             log, trouble = await asyncio.to_thread(self._desk.log), ""
         except OnceError as exc:
             log, trouble = [], self._why(exc)
-        values: dict[str, Any] = {"wanted": wanted, "found": found[:_MOST_FOUND], "more": len(found) > _MOST_FOUND}
-        return self._answer("orders.html", request, log=log, trouble=trouble, **values)
+        return self._answer("orders.html", request, wanted=wanted, found=found, log=log, trouble=trouble)
 
     async def entry(self, request: Request) -> Response:
         """Show what can be ordered of one entry."""
