@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
@@ -232,7 +233,7 @@ def test_republish(system: System, once: Once) -> None:
     wait_until(lambda: system.account("there").refused == 1, "of two copies one is refused", 60)
 
 
-def test_many_entries_are_few_lines(redis_url: str, store: Store) -> None:
+def test_many_entries_are_few_lines(redis_url: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """500 entries don't print 507 lines, unless that is asked; those in a queue are found; so is a task's id."""
     once = Local(redis_url, {f"entry-{n:03}": 7 * 86_400.0 for n in range(500)})
     rows = [once.schedule(store).entries.get(name) for name in ("entry-300", "entry-301")]
@@ -243,6 +244,8 @@ def test_many_entries_are_few_lines(redis_url: str, store: Store) -> None:
     assert len(short.splitlines()) < 100
     assert "… and 460 more, " in short
     assert len(once("status --all", exit_code=1).splitlines()) > 500
+    monkeypatch.setattr("celery_once_beat.cli.queries.time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
+    assert "… and 460 more, " in once("watch"), "until Ctrl-C"
     (found,) = json.loads(once("status --queue mail --json", exit_code=1))["entries"]
     assert (found["entry"], found["queues"]) == ("entry-300", ["mail"])
     story = once(f"history entry-300 --window {format_instant(window.start)}")
