@@ -1,7 +1,6 @@
 """How a window stands, and how it ends: each state once. The CLI, the board, metrics, logs and docs read it here.
 
-A new outcome is a row here, the Lua script that records it, a rule in ``board.css`` and its row in the docs: tests say
-which is missing. If windows with it can't be late, ``alerts/lua/on_close`` names it too.
+A new outcome is a row here, and the Lua that records it; CONTRIBUTING.md says where the docs name it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class State:
     name: str
     #: What it means, for people.
     meaning: str
-    #: On a terminal; on the board it has a rule of its own in ``board.css``.
+    #: On a terminal. On the board ``board.css`` says that, and the shape; a state without a rule is an amber square.
     colour: str
     #: Another word for it, for people; '': its name.
     word: str = ""
@@ -75,5 +74,7 @@ _FAILURE = 4
 #: The outcomes that count so. The others say nothing of whether the task works.
 FAILED_AS = frozenset(name for name, outcome in OUTCOMES.items() if outcome.urgency >= _FAILURE)
 #: The outcomes with which a rule of the entry ends a window, when a beat looks at what is overdue or a worker asks to
-#: begin.
+#: begin; or a feature's verdict does. A begin whose reply was lost is answered so again.
 ENDED_BY_RULE = frozenset({"abandoned", "dropped", "expired", "missed", "skipped"})
+#: A window that ended so is late no more: it is done, or the user wanted it to end so.
+NOT_LATE = ("done", "cancelled", "skipped")

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from celery_once_beat.features import FEATURES, hooks, parts
 from celery_once_beat.options import ROWS
-from celery_once_beat.outcomes import ENDED_BY_RULE, FAILED_AS
+from celery_once_beat.outcomes import ENDED_BY_RULE, FAILED_AS, NOT_LATE
 from celery_once_beat.settings import BEAT_TTL, Settings
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -196,6 +196,7 @@ _CONSTANTS = {
     "MESSAGES": _table(MESSAGES),
     "FAILED_AS": _table(FAILED_AS),
     "BY_RULE": _table(ENDED_BY_RULE),
+    "NOT_LATE": _table(NOT_LATE),
     # How long (ms) others wait for a window that died, or whose message is lost. By then a beat has taken it.
     "PATIENCE": "60000",
     # A window that waits is overdue after this time (ms) even if nobody makes it overdue: the store lost a key.

@@ -79,11 +79,12 @@ def test_the_head_of_a_command_is_kept() -> None:
 def test_lua_and_python_know_the_same_outcomes() -> None:
     """Each outcome is recorded by a script, and each that a script records is one that people are shown."""
     lua = "\n".join(re.sub(r"\s*--.*", "", text) for text in FILES.values())
-    assert set(COUNTED) <= set(re.findall(r"'(?:c:)?([a-z]+)'", lua))
-    recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z]+)'"
-    assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED)
-    limits = FILES["store/lua/pieces/end_rules"]
-    assert set(re.findall(r"(?:return|and|or) '([a-z]+)'", limits)) | {"skipped"} == ENDED_BY_RULE
+    assert set(COUNTED) <= set(re.findall(r"'(?:c:)?([a-z_]+)'", lua)), "a script records each"
+    recorded = r"(?:close_window\([^\n]*, |\boutcome = |\bOUTCOME [=~]= |end_as == |c:)'?([a-z_]+)'"
+    assert set(re.findall(recorded, lua)) - {"unknown"} <= set(COUNTED), "each has a row in outcomes.py"
+    rules = re.findall(r"(?:return|and|or) '([a-z_]+)'", FILES["store/lua/pieces/end_rules"])
+    verdicts = re.findall(r"\boutcome = '([a-z_]+)'", lua)
+    assert {*rules, *verdicts} == ENDED_BY_RULE, "ENDED_BY_RULE of outcomes.py: what end_rules.lua or a verdict names"
 
 
 def test_the_store_has_one_door() -> None:

@@ -6,9 +6,6 @@
 -- How many of a streak are named.
 local MOST_NAMED = 10
 
--- What is done can't be late any more, nor what the user ordered to end so.
-local NOT_LATE = {done = true, cancelled = true, skipped = true}
-
 -- A window ended and isn't done. What is known of it is for people: pcall.
 local function note_end(start, outcome, failure)
   if (failure or '') == '' then
