@@ -12,8 +12,8 @@
 --   paused        1; absent: not paused   paused_words: since when, who paused it and why, JSON, for people
 --   row           the key of the database's row that it is made of; '-': that has another name now; absent: it is of no row
 --   spent         of a disabled one-off: its since, the time of its last edit, and from where it counts again; see spent
---   max_attempts, recover (1 or 0), grace, retry_failed_after, overlap, deadline, pause_after_failures, on_failure
---                 the options of the definition in force, times in ms; -: not set, or set by the task
+--   max_attempts, ...   each option of options.py that has a `load`, of the definition in force, times in ms; -: not set,
+--                 or set by the task
 --   waits         1: windows wait in line for their turn, or did a moment ago; see features/admission
 --   limit         of which limit a window waited for a slot last; for people
 --   refused       how many copies begin refused
