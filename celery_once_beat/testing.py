@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 from unittest import mock
@@ -19,7 +20,7 @@ from uuid import uuid4
 import celery
 from celery._state import _task_stack  # type: ignore[attr-defined]  # celery-types lacks it
 from celery.app.task import Context
-from celery.beat import ScheduleEntry
+from celery.beat import Scheduler
 from celery.schedules import BaseSchedule, crontab, maybe_schedule
 
 from .beat import BeatEntry, Entries, OnceScheduler, ServerClock
@@ -331,15 +332,9 @@ def _entries(app: Celery[Any], only: str | None) -> list[BeatEntry]:
     schedule = app.conf.beat_schedule
     known = ", ".join(map(repr, schedule)) or "no entries"
     expect("entry", only, only is None or only in schedule, f"one of {known}", SettingError)
-    return [
-        entries.make(name, _entry(app, name, schedule[name])) for name in ([only] if only is not None else schedule)
-    ]
-
-
-def _entry(app: Celery[Any], name: str, entry: Any) -> ScheduleEntry:
-    if isinstance(entry, ScheduleEntry):
-        return entry
-    return ScheduleEntry(**{**entry, "name": name, "app": app})
+    of_celery = Scheduler(app, lazy=True)
+    of_celery.update_from_dict({name: schedule[name] for name in (schedule if only is None else [only])})
+    return [*starmap(entries.make, of_celery.schedule.items())]
 
 
 # -- a clock that stands

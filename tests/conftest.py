@@ -306,7 +306,8 @@ _MEASURED = (
     "test_defined.py", "test_deploys.py", "test_end_after_tracer.py", "test_ends.py", "test_ends_table.py",
     "test_keyed.py", "test_leases.py", "test_limits.py", "test_load_schedule.py", "test_odd_schedules.py",
     "test_orderly_ends.py", "test_outages.py", "test_pair.py", "test_ping.py", "test_prune.py",
-    "test_pytest_plugin.py", "test_rabbitmq.py", "test_schedules_cli.py", "test_view.py", "test_waiting.py",
+    "test_pytest_plugin.py", "test_rabbitmq.py", "test_schedules_cli.py", "test_sending.py", "test_view.py",
+    "test_waiting.py",
 )  # fmt: skip
 
 

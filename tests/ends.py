@@ -22,6 +22,7 @@ from processes import Proc, Processes, environ, wait_until
 from servers import RedisServer
 from system import System
 
+from celery_once_beat.store import shard_of
 from celery_once_beat.windows import WindowKey, format_instant, task_id
 
 #: Workers, each for the queue of its name: pool and number of bodies at a time.
@@ -139,7 +140,7 @@ class Play:
                     window, text = WindowKey(entry, start), format_instant(start)
                     with self.system.client() as client:
                         client.delete(store.keys.of_window(window, text)["run"])
-                        client.zadd(store.keys.open(store.shard_of(entry)), {f"{entry}@{text}": 0}, xx=True)
+                        client.zadd(store.keys.of_shard("open", shard_of(entry)), {f"{entry}@{text}": 0}, xx=True)
 
     def _wait_for_expiry(self) -> None:
         for entry in ("expired/early", "expired/late"):

@@ -13,7 +13,7 @@ import redis
 from celery_once_beat.beat import BeatEntry
 from celery_once_beat.beat.schedule import LoadedSchedule
 from celery_once_beat.rules import EntryPolicy
-from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Published, Store
+from celery_once_beat.store import ClaimRequest, Confirmation, Ending, LoadRequest, Published, Store, shard_of
 from celery_once_beat.store import model as replies
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -56,7 +56,7 @@ def backdate(client: redis.Redis, store: Store, window: WindowKey, ago: timedelt
     client.hset(key, field, " ".join(words))
     until = (datetime.now(timezone.utc) + due).timestamp() * 1000
     member = f"{window.entry}@{format_instant(window.start)}"
-    client.zadd(store.keys.open(store.shard_of(window.entry)), {member: until})
+    client.zadd(store.keys.of_shard("open", shard_of(window.entry)), {member: until})
 
 
 def load(store: Store, rows: Sequence[BeatEntry], ago: timedelta) -> None:

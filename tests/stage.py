@@ -21,7 +21,7 @@ from celery_once_beat.features.orders.store import abandon_many, backfill_many, 
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.rules import EntryPolicy, count_starts
 from celery_once_beat.settings import Settings
-from celery_once_beat.store import Ending, Store, raised
+from celery_once_beat.store import Ending, Store, raised, shard_of
 from celery_once_beat.store import model as r
 from celery_once_beat.windows import WindowKey, format_instant
 
@@ -91,7 +91,7 @@ class Stage:
         return self.store.unload_many(beat, [(ENTRY, mark)])[0]
 
     def take_alerts(self, most: int = 100) -> Any:
-        return take_alerts(self.store, [self.store.shard_of(ENTRY)], most)
+        return take_alerts(self.store, [shard_of(ENTRY)], most)
 
     def spent(self, edited: datetime = T0, now: datetime = T0, **given: Any) -> Any:
         return mark_spent(self.store, given.pop("entry", ENTRY), given.pop("since", T0), edited, now, **given)
@@ -210,7 +210,7 @@ class Stage:
 
     @property
     def shard_number(self) -> int:
-        return self.store.shard_of(ENTRY)
+        return shard_of(ENTRY)
 
     @property
     def open_key(self) -> str:
@@ -353,8 +353,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "revoke A": lambda s: s.finish("A", "revoked"),
     "expired, n=0": lambda s: s.discard("expired", 0),
     "expired, n=1": lambda s: s.discard("expired", 1),
-    "unknown, n=0": lambda s: s.store.discarded(s.window, 0),
-    "unknown, n=1": lambda s: s.store.discarded(s.window, 1),
+    "unknown, n=0": lambda s: s.store.close_window(s.window, "?", "unknown", 0),
+    "unknown, n=1": lambda s: s.store.close_window(s.window, "?", "unknown", 1),
     "backfill": lambda s: s.backfill(),
     "abandon": lambda s: s.abandon(),
     "abandon running": lambda s: s.abandon(running=True),

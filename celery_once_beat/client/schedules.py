@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from celery import Celery, Task
 from celery.schedules import BaseSchedule
+from celery.utils.functional import chunks
 from typing_extensions import TypedDict, Unpack
 
 from celery_once_beat.beat import BeatEntry, Changes, Entries, LoadedSchedule
@@ -249,10 +250,10 @@ class Schedules:
     ) -> Sequence[Schedule]:
         """Set schedules; raises the first error once all are sent."""
         made: builtins.list[Schedule | OnceError] = []
-        for chunk in _in_pages(wanted):
-            requests = [each.request(words, if_version, counts_from) for each in chunk]
+        for page in chunks(iter(wanted), _PAGE):
+            requests = [each.request(words, if_version, counts_from) for each in page]
             replies = definitions.set_many(self._store, requests)
-            made += (self._made(each, reply, if_version) for each, reply in zip(chunk, replies, strict=True))
+            made += (self._made(each, reply, if_version) for each, reply in zip(page, replies, strict=True))
         return [*map(raised, made)]
 
     def _made(
@@ -302,7 +303,7 @@ class Schedules:
         """Delete the schedules whose names begin with ``prefix``, in a round trip for 500 of them; returns how many."""
         expect("delete_many, prefix", prefix, isinstance(prefix, str) and prefix, "a text, not empty", SettingError)
         words, replies = check_words(by, note), []
-        for names in _in_pages(self.names(prefix)):
+        for names in chunks(iter(self.names(prefix)), _PAGE):
             replies += definitions.delete_many(self._store, names, words)
         return sum(isinstance(raised(reply), definitions.Changed) for reply in replies)
 
@@ -339,7 +340,7 @@ class Schedules:
         fits = where is None or (isinstance(where, Mapping) and all(str(each).startswith(_METADATA) for each in where))
         expect("list, where", where, fits, f"a dict like {{'{_METADATA}tenant': '42'}}", SettingError)
         asked = [(name.removeprefix(_METADATA), value) for name, value in (where or {}).items()]
-        for names in _in_pages([name for name in self.names(prefix) if name > after]):
+        for names in chunks((name for name in self.names(prefix) if name > after), _PAGE):
             found = self._read(names, wrong or _log_wrong)
             yield [
                 one for one in found if all(name in (of := one.metadata) and of[name] == value for name, value in asked)
@@ -520,11 +521,6 @@ class Schedules:
 
     def _unknown(self, name: str) -> UnknownScheduleError:
         return UnknownScheduleError(f"there is no schedule {name!r}")
-
-
-def _in_pages(found: Sequence[T]) -> Iterator[Sequence[T]]:
-    for position in range(0, len(found), _PAGE):
-        yield found[position : position + _PAGE]
 
 
 def _names_zone(when: object) -> bool:

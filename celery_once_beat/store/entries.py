@@ -6,10 +6,12 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any
 
+from celery.utils.functional import chunks
+
 from celery_once_beat.errors import OnceError
 
 from . import codec
-from .keys import SHARDS, shard_of
+from .keys import shard_of
 from .roundtrip import raised
 from .scripts import READ, Request
 from .verbs import Store
@@ -25,20 +27,14 @@ _MOST_ALIKE = 20
 def scan_loaded(store: Store) -> dict[str, str]:
     """Return the descriptions of loaded entries by name. They are read in parts: there may be a million."""
     found: dict[str, str] = {}
-    left = dict.fromkeys(range(SHARDS), "0")
+    left = dict.fromkeys(store.keys.of_shards("entries"), "0")
     while left:
-        commands = [
-            ("HSCAN", store.keys.of_shard("entries", shard), cursor, "COUNT", _CHUNK) for shard, cursor in left.items()
-        ]
-        replies = dict(zip(left, store.trip.read(commands), strict=True))
-        left = {}
-        for shard, reply in replies.items():
-            if isinstance(reply, OnceError):
-                continue  # for people only: what a process knows by its own code is shown all the same
-            cursor, pairs = reply
+        replies = store.trip.read([("HSCAN", key, cursor, "COUNT", _CHUNK) for key, cursor in left.items()])
+        # An error is left out, for people only: what a process knows by its own code is shown all the same.
+        read = {key: reply for key, reply in zip(left, replies, strict=True) if not isinstance(reply, OnceError)}
+        for _, pairs in read.values():
             found |= codec.as_mapping(pairs)
-            if cursor != "0":
-                left[shard] = cursor
+        left = {key: cursor for key, (cursor, _) in read.items() if cursor != "0"}
     return found
 
 
@@ -48,9 +44,9 @@ def read_many(store: Store, names: Sequence[str], held: Mapping[str, str], most:
     ``held`` has what a key is of its entry, see ``keys``, and how it is read, see ``lua/read.lua``.
     """
     found: dict[str, Sequence[Any]] = {}
-    for at in range(0, len(names), _MANY):
+    for asked in chunks(iter(names), _MANY):
         by_shard: dict[int, list[str]] = {}
-        for name in names[at : at + _MANY]:
+        for name in asked:
             by_shard.setdefault(shard_of(name), []).append(name)
         keys = ([store.keys.of_entry(what, name) for name in of for what in held] for of in by_shard.values())
         requests: list[Request[Any]] = [READ.request({}, each, commands=held.values(), most=most) for each in keys]

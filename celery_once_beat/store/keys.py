@@ -112,10 +112,6 @@ class Keys:
         shard = f"{self._prefix}{{{shard_of(entry)}}}:"
         return {**self.in_slot(shard, entry), "row_key": f"{shard}row:{row}"}
 
-    def open(self, shard: int) -> str:
-        """Name the zset of a shard's open windows."""
-        return self.of_shard("open", shard)
-
     def of_shard(self, what: str, shard: int) -> str:
         """Name a key of a shard: its ``entries``, ``open``, ``beats``, ``alerts``, ``defs`` or ``gone``."""
         return f"{self._prefix}{{{shard}}}:{what}"

@@ -272,22 +272,16 @@ class Store:
     def close_window(
         self, window: WindowKey, owner: str, outcome: str, retry: int, expires: datetime | None = None
     ) -> model.ConfirmReply:
-        """Record that a message was discarded before its task could see it: expired or revoked.
+        """Record that a message was discarded before its task could see it: it is expired, revoked or ``unknown``.
 
-        ``retry`` is the message's retry number, ``expires`` (aware) its own expiry. Returns :class:`Unchanged`
-        where the window runs, waits for another retry, is closed already, or is for recovery; :class:`Confirmed` where
-        it hasn't expired by the server's clock, and is published again soon.
+        Unknown: ``owner`` is the worker, which doesn't know the task. ``retry`` is the message's retry number,
+        ``expires`` (aware) its own expiry. Returns :class:`Unchanged` where the window runs, waits for another retry,
+        is closed already, or is for recovery; :class:`Confirmed` where it is published again soon: its task is
+        unknown, or it hasn't expired by the server's clock.
         """
         return self.trip.one(
             self.of_window(scripts.CLOSE, window, owner=owner, outcome=outcome, retry=retry, expires=expires)
         )
-
-    def discarded(self, window: WindowKey, retry: int, worker: str = "?") -> model.ConfirmReply:
-        """Say that a message was discarded by ``worker``, which doesn't know its task; ``retry`` is its retry number.
-
-        Returns :class:`Confirmed` where the window is published again soon.
-        """
-        return self.close_window(window, worker, "unknown", retry)
 
     # -- workers ----------------------------------------------------------------------------------------------
 

@@ -82,10 +82,11 @@ def test_foreign_keys(system: System, board: Start, visit: Visit) -> None:
         unknown = "0001-01-01T00:00:00 postponed 1 2 3 4 x:<script>alert(1)</script> z"
         client.lpush(store.keys.of_entry("history", "good"), unknown)
         client.zadd(
-            store.keys.open(3), {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1}
+            store.keys.of_shard("open", 3),
+            {b"no member": 1, b"\xff<script>alert(1)</script>@2026-11-21T02:00:00.000000Z": 1},
         )
         client.hset(store.keys.of_entry("refused", "good"), "<script>", "many")
-        for key in (store.keys.open(3), store.keys.of_entry("refused", "good")):
+        for key in (store.keys.of_shard("open", 3), store.keys.of_entry("refused", "good")):
             client.expire(key, 600)
     there = board()
     page = visit(there.url)

@@ -304,8 +304,8 @@ def test_a_link_reproduces_the_view(system: System, board: Start, visit: Visit) 
     (window,) = filled.claim(system.store, rows)
     with system.client() as client:
         for shard in range(16):
-            for member in client.zrange(system.store.keys.open(shard), 0, -1):
-                client.zadd(system.store.keys.open(shard), {member: 1})
+            for member in client.zrange(system.store.keys.of_shard("open", shard), 0, -1):
+                client.zadd(system.store.keys.of_shard("open", shard), {member: 1})
     expect(other.locator("[role=rowheader]")).to_have_count(2)
     assert window.entry == "mail-1"
 

@@ -26,7 +26,7 @@ from celery_once_beat.errors import StoreDataError
 from celery_once_beat.features.times.store import BOUNDS, Histogram
 from celery_once_beat.status import BeatStatus, EntryStatus, Report, StuckQueue, View, WindowStatus, WorkerStatus
 from celery_once_beat.status.metrics import OTHERS, OnceCollector
-from celery_once_beat.store import Loss
+from celery_once_beat.store import Loss, shard_of
 from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -376,9 +376,9 @@ def test_strangers_have_no_label(system: System) -> None:
     with system.client() as client:
         for n in range(300):
             name = f"stranger-{n}"
-            client.zadd(system.store.keys.open(system.store.shard_of(name)), {f"{name}@2026-11-21T02:00:00.000000Z": 1})
+            client.zadd(system.store.keys.of_shard("open", shard_of(name)), {f"{name}@2026-11-21T02:00:00.000000Z": 1})
         for shard in range(16):
-            client.expire(system.store.keys.open(shard), 600)
+            client.expire(system.store.keys.of_shard("open", shard), 600)
     proc = metrics(system)
     assert proc.wait() == 0
     told = read(proc.log)

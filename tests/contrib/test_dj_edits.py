@@ -17,7 +17,7 @@ from servers import without_shard
 from celery_once_beat import OnceTask
 from celery_once_beat.clock import steady
 from celery_once_beat.schedules import check_words
-from celery_once_beat.store import Ending, Finished, Store
+from celery_once_beat.store import Ending, Finished, Store, shard_of
 from celery_once_beat.windows import Window, WindowKey, format_instant
 
 HOUR = timedelta(hours=1)
@@ -342,12 +342,12 @@ def test_a_key_of_the_old_name_that_is_not_ours_stops_nobody(rows: Any, new_beat
 def test_a_renamed_row_waits_for_what_is_known_of_its_old_name(rows, new_beat, app, store) -> None:
     """The node of a cluster that has the old name is away: its window doesn't run once more by the new one."""
     new = "new, elsewhere"
-    assert store.shard_of("old") != store.shard_of(new)
+    assert shard_of("old") != shard_of(new)
     first = new_beat()
     window = late(rows, [first], "old")
     first.claim()
     store.leave(first.beat_id)
-    with without_shard(store.settings.redis_url, store.shard_of("old")) as app.conf.once_beat_redis_url:
+    with without_shard(store.settings.redis_url, shard_of("old")) as app.conf.once_beat_redis_url:
         beat = new_beat()
         beat.look()
         beat.looked(1200)
@@ -371,7 +371,7 @@ def test_a_part_of_the_store_that_is_away_stops_only_its_own(
 
     A row with a new name waits: the node may have its old one.
     """
-    shards = {store.shard_of(name): name for name in map("row-{}".format, range(40))}
+    shards = {shard_of(name): name for name in map("row-{}".format, range(40))}
     away, here, new = shards.popitem(), shards.popitem(), shards.popitem()
     window = ago(5)
     for _, name in (away, here):

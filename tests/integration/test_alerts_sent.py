@@ -21,7 +21,7 @@ from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import UncertainWriteError
 from celery_once_beat.features.alerts.beat import Part
 from celery_once_beat.features.runtime.store import SetRequest, read_definitions, set_many
-from celery_once_beat.store import SHARDS, Ending, Published
+from celery_once_beat.store import SHARDS, Ending, Published, shard_of
 from celery_once_beat.windows import format_instant
 
 TASK = "proj.tell"
@@ -62,7 +62,7 @@ class Beat:
     def look(self) -> list[str]:
         """Look once; returns the starts of which the task was sent."""
         before = len(self.sent)
-        self.alerts.after_sweep(SimpleNamespace(work={"alerts": range(SHARDS)}), ())
+        self.alerts.after_sweep(SimpleNamespace(with_work=lambda _: range(SHARDS)), ())
         self.alerts.work()
         return [each["start"] for each in self.sent[before:]]
 
@@ -75,7 +75,7 @@ def stage(redis_url: str, close_later: Callable[[Any], Any]) -> Stage:
 
 
 def key(stage: Stage, what: str) -> str:
-    return stage.store.keys.of_shard(what, stage.store.shard_of("nightly"))
+    return stage.store.keys.of_shard(what, shard_of("nightly"))
 
 
 def fail(stage: Stage, *numbers: int, mark: str = MARK) -> list[str]:
@@ -170,7 +170,7 @@ def test_no_replica_has_it(stage: Stage) -> None:
 def test_what_is_not_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """A foreign event is dropped, and a foreign key in the place of another shard's stream is named; each once."""
     starts = fail(stage, 1)
-    others = stage.store.keys.of_shard("alerts", (stage.store.shard_of("nightly") + 1) % SHARDS)
+    others = stage.store.keys.of_shard("alerts", (shard_of("nightly") + 1) % SHARDS)
     stage.raw.set(others, "garbage", ex=600)
     stage.raw.xadd(key(stage, "alerts"), {"garbage": "1"})
     beat = Beat(stage)

@@ -25,7 +25,7 @@ from celery_once_beat.cli import once as once_group
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.schedules import check_words
 from celery_once_beat.status import make_report, take_snapshot
-from celery_once_beat.store import Begun, ClaimRequest, Confirmation, Published, Store
+from celery_once_beat.store import Begun, ClaimRequest, Confirmation, Published, Store, shard_of
 from celery_once_beat.windows import WindowKey
 
 
@@ -127,7 +127,7 @@ def test_foreign_numbers(reported, store: Store, raw: redis.Redis, field: str, n
 
     def spoil(_: Any) -> None:
         if field == "open":
-            raw.zadd(store.keys.open(store.shard_of("tick")), {"tick@2026-01-01T00:00:00.000000Z": number})
+            raw.zadd(store.keys.of_shard("open", shard_of("tick")), {"tick@2026-01-01T00:00:00.000000Z": number})
         else:
             raw.hset(store.entry_key("tick"), field, number)
         raw.zadd("once:workers", {"w b q": "inf"})

@@ -28,7 +28,7 @@ from celery_once_beat.features.orders.orders import OrderedBy, Orders
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.rules import EntryPolicy
 from celery_once_beat.status import make_report
-from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, store_of
+from celery_once_beat.store import Begun, Claimed, Ending, Store, Unchanged, shard_of, store_of
 from celery_once_beat.windows import WindowKey, decode_headers, parse_instant
 
 USERS = ["ann", "bob", "carl"]
@@ -230,7 +230,7 @@ def test_it_can_be_given_up(sender: Callable[..., Any], redis_url: str) -> None:
     send(mail)
     store, name = store_of(mail.app), "child:proj.mail@report:ann"
     assert [*store.account(name).open] == [WINDOW.start]
-    store.trip.send([("ZADD", store.keys.open(store.shard_of(name)), 0, f"{name}@2026-11-21T08:00:00.000000Z")])
+    store.trip.send([("ZADD", store.keys.of_shard("open", shard_of(name)), 0, f"{name}@2026-11-21T08:00:00.000000Z")])
     loaded = as_loaded(Entries("", store.settings, mail.app.tasks), OnceScheduler, {}, frozenset())
     (shown,) = make_report(Lookup(store).overview([]), loaded).entries
     assert (shown.entry, shown.attention) == (name, ("1 overdue, a child that no beat has sent again",))

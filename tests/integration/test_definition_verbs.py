@@ -17,6 +17,7 @@ from celery_once_beat import Schedules
 from celery_once_beat import store as r
 from celery_once_beat.errors import NewerVersionError, StoreDataError, UncertainWriteError
 from celery_once_beat.features.runtime import store as defs
+from celery_once_beat.store import shard_of
 from celery_once_beat.windows import WindowKey, format_instant
 
 SECOND = timedelta(seconds=1)
@@ -61,7 +62,7 @@ class Defined(Stage):
     def look(self, known: int = 0) -> tuple[int, dict[str, int]]:
         """The number of the shard's last change, and the names that changed since that of ``known``."""
         numbers = [0] * 16
-        shard = self.store.shard_of(ENTRY)
+        shard = shard_of(ENTRY)
         numbers[shard] = known
         changed = dict(self.changed(numbers)[shard])
         return changed.pop("", 0), changed
@@ -216,7 +217,7 @@ def test_of_a_deleted_one_nothing_stays(stage: Defined) -> None:
     after, changed = stage.look(number)
     assert after > number
     assert changed == {}, "the name isn't among those that are there"
-    (gone,) = defs.deleted_since(stage.store, {stage.store.shard_of(ENTRY): number})
+    (gone,) = defs.deleted_since(stage.store, {shard_of(ENTRY): number})
     assert gone == {ENTRY: after}
     ttls = {key: stage.raw.ttl(key) for key in stage.all_keys()}
     assert all(0 < ttl <= 30 * 86_400 for ttl in ttls.values()), ttls

@@ -10,6 +10,7 @@ import pytest
 from processes import wait_until
 from system import System, rare
 
+from celery_once_beat.store import shard_of
 from celery_once_beat.windows import format_instant
 
 pytestmark = pytest.mark.long
@@ -92,7 +93,7 @@ def left(system: System, entry: str) -> float:
     (start,) = account.open
     with system.client() as client:
         seconds, micro = client.time()
-        score = client.zscore(keys.open(system.store.shard_of(entry)), f"{entry}@{format_instant(start)}")
+        score = client.zscore(keys.of_shard("open", shard_of(entry)), f"{entry}@{format_instant(start)}")
     return START_TIMEOUT if score is None else score / 1000 - seconds - micro / 1e6
 
 

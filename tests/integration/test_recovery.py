@@ -24,7 +24,7 @@ from celery_once_beat.beat.recovery import Recovery
 from celery_once_beat.beat.server_clock import ServerClock
 from celery_once_beat.errors import StoreUnavailableError
 from celery_once_beat.rules import EntryPolicy
-from celery_once_beat.store import BeatReport, ClaimRequest, LoadRequest, Store
+from celery_once_beat.store import BeatReport, ClaimRequest, LoadRequest, Store, shard_of
 from celery_once_beat.windows import WindowKey
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -58,7 +58,7 @@ class Beat:
         windows = [WindowKey(name, T0 + n * MINUTE) for n in range(1, number + 1)]
         for window in windows:
             self.store.claim_many(beat, [ClaimRequest(window, window.start - MINUTE, mark)])
-        open_key = self.store.keys.open(self.store.shard_of(name))
+        open_key = self.store.keys.of_shard("open", shard_of(name))
         for member, _ in self.client.zscan_iter(open_key):
             self.client.zadd(open_key, {member: (T0 + timedelta(days=1)).timestamp() * 1000}, xx=True)
         return windows
@@ -79,8 +79,8 @@ def beat(store: Store, raw: redis.Redis) -> Beat:
 def test_what_nobody_can_take_hides_nothing(beat: Beat) -> None:
     """A hundred overdue windows of another beat's entry, which that one leaves: those behind them are found."""
     beat.schedule("a")
-    shard = beat.store.shard_of("a")
-    gone = next(name for name in map(str, range(10_000)) if beat.store.shard_of(name) == shard)
+    shard = shard_of("a")
+    gone = next(name for name in map(str, range(10_000)) if shard_of(name) == shard)
     heard(beat.store, "beat-2")
     beat.claim(gone, 100, beat="beat-2")
     (window,) = beat.claim("a", 1)
@@ -113,7 +113,7 @@ def test_entries_that_left_the_schedule_are_put_off(
 def test_a_shard_that_cant_be_read_is_said_once(beat: Beat, caplog: pytest.LogCaptureFixture) -> None:
     """The others are looked at all the same, each time."""
     beat.schedule("a")
-    broken = (beat.store.shard_of("a") + 1) % 16
+    broken = (shard_of("a") + 1) % 16
     beat.client.set(f"once:{{{broken}}}:open", "no zset", ex=60)
     beat.claim("a", 1)
     with caplog.at_level(logging.ERROR, LOGGER):

@@ -254,6 +254,14 @@ def test_a_wrong_question_is_one_line(schedules: Schedules, ask: Callable[[Sched
     assert "\n" not in str(found.value)
 
 
+def test_where_schedules_are_kept_is_said_once() -> None:
+    """By an app and its settings, or by a URL."""
+    with Celery("tests", set_as_current=False) as app:
+        for wrong in ({}, {"app": "redis://"}, {"app": app, "url": "redis://"}, {"app": app, "key_prefix": "x:"}):
+            with pytest.raises(errors.SettingError, match=r"^Schedules: "):
+                Schedules(**wrong)
+
+
 def test_a_limit_that_no_beat_has_is_refused(schedules: Schedules) -> None:
     """Where beats live they say which there are; where none does, nobody knows here."""
     limited = {"task": "t", "schedule": 60, "once": {"limit": "reprts"}}

@@ -56,7 +56,7 @@ def test_what_changes_is_seen_at_the_next_look(app: Celery, views: Any, raw: red
     made.store.set_paused("a", paused=True)
     (window,) = filled.claim(made.store, [row for row in rows if row.name == "b"])
     assert told() == {"a": (True, 0, 0), "b": (False, 1, 0), "c": (False, 0, 0)}
-    shard = made.store.keys.open(shard_of("b"))
+    shard = made.store.keys.of_shard("open", shard_of("b"))
     raw.zadd(shard, {raw.zrange(shard, 0, -1)[0]: 1})
     assert told()["b"] == (False, 1, 1)
     filled.execute(made.store, [window])

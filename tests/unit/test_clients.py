@@ -158,6 +158,8 @@ def test_sentinels_without_a_masters_name_are_an_error() -> None:
     ("url", "options"),
     [
         ("redis://h:port/0", {}),
+        ("redis://a;redis://b", {}),
+        ("redis+cluster://h:1/3", {}),
         ("redis://h?socket_timeout=soon", {}),
         ("sentinel://a:port;sentinel://b", {"master_name": "m"}),
         (f"redis://:{SECRET}/with/slashes@h:1/0", {}),

@@ -202,6 +202,7 @@ ENTRY = {"v": str(VERSION), "cursor": C, "born": A, "since": B}
         ({"born": "soon"}, "the key 'key' is no account of an entry: "),
         ({"c:d ne": "1"}, "the key 'key' is no account of an entry: found 'd ne', expected a word"),
         ({f"w:{A}": "1"}, "the key 'key' is no account of an entry: "),
+        ({f"w:{A}": f"0 0 0 0 0 {MS} 0 0 0 odd - b -"}, "the key 'key' is no account of an entry: found the word"),
     ],
 )
 def test_no_entry(given: dict[str, str], words: str) -> None:
@@ -295,11 +296,14 @@ def test_what_a_worker_discarded() -> None:
 
 
 def test_who_paused_it_and_why() -> None:
-    """And when, where that is said."""
-    for at, instant in ((f', "at": {MS}', AT), ("", None)):
-        words = f'{{"by": "ann", "note": "why"{at}}}'
+    """And when, where that is said; of a foreign text nothing."""
+    for words, expected in (
+        (f'{{"by": "ann", "note": "why", "at": {MS}}}', ("ann", "why", AT)),
+        ('{"by": "ann", "note": "why"}', ("ann", "why", None)),
+        ("ann", ("", "", None)),
+    ):
         found = read_account("key", {**ENTRY, "paused": "1", "paused_words": words})
-        assert (found.paused_by, found.paused_for, found.paused_at) == ("ann", "why", instant)
+        assert (found.paused_by, found.paused_for, found.paused_at) == expected
 
 
 def test_an_alert_of_a_pause() -> None:

@@ -69,7 +69,7 @@ class Part(ExecutionPart):
         publishes the window anew.
         """
         if times_put_back(request) >= _MOST_UNKNOWN:
-            self.store.discarded(self.key, request.retries or 0, host_of(self.owner))
+            self.store.close_window(self.key, host_of(self.owner), "unknown", request.retries or 0)
             why = "discarded, no worker that knows its limit %r has taken it"
             self._log(logging.WARNING, "window_discarded", self.window, why, self._limit)
             raise Ignore("limit unknown")
