@@ -59,6 +59,10 @@ class OfProcess(Generic[Owner, T]):
         pid = os.getpid()
         return [by_process[pid] for by_process in list(self._made.values()) if pid in by_process]
 
+    def clear(self) -> None:
+        """Forget it all."""
+        self._made.clear()
+
 
 class Threads:
     """At most so many threads, which call what they are given, in turn."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import os
 import queue
 import threading
 import time
@@ -170,7 +171,7 @@ class Leases:
         """Record ``end`` with the next begin, or within ``WITHIN`` seconds; at once while another body runs."""
         self._ends.add(end)
         _unsent.add(end)
-        if _running:  # looked at behind the add: a body that starts in between finds the end, and sends it itself
+        if _running():  # looked at behind the add: a body that starts in between finds the end, and sends it itself
             self.send_ends()
         if self._ends and end.due < self._wakes_at:
             self._wake.put(None)
@@ -284,9 +285,12 @@ def _lose(lease: Lease) -> None:
 leases_of = OfProcess(Leases)
 
 
-#: Ids of the tasks that run in this process, or are about to. A process that a body forks starts with a copy: there
-#: ends are sent at once, needlessly.
-_running: list[str] = []
+#: By process id, since a forked child has its own: ids of the tasks that run in it, or are about to.
+_tasks: dict[int, list[str]] = {}
+
+
+def _running() -> list[str]:
+    return _tasks.setdefault(os.getpid(), [])
 
 
 @task_prerun.connect(weak=False)
@@ -295,7 +299,7 @@ def _before_body(task: Any, task_id: str, **_: object) -> None:
 
     An OnceTask sends them itself: only there does an exception that is raised from outside reach the task.
     """
-    _running.append(task_id)
+    _running().append(task_id)
     if not getattr(task, "once_closes_windows", False):
         send_ends()
 
@@ -303,7 +307,7 @@ def _before_body(task: Any, task_id: str, **_: object) -> None:
 @task_postrun.connect(weak=False)
 def _after_body(task_id: str, **_: object) -> None:
     with contextlib.suppress(ValueError):
-        _running.remove(task_id)
+        _running().remove(task_id)
 
 
 #: The unsent ends of this process, of all stores. Each body without a window asks whether there are any.
