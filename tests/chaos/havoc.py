@@ -26,6 +26,11 @@ from proxy import Link
 from servers import RabbitServer, RedisServer
 
 
+def method_of(kind: str) -> str:
+    """The method of :class:`Havoc` that does it."""
+    return "_" + kind.replace(",", "").replace(" ", "_").lower()
+
+
 class NobodyError(Exception):
     """A fault finds nobody to befall."""
 
@@ -67,7 +72,7 @@ class Havoc:
         self._rng = random.Random(fault.who)
         self._number += 1
         with contextlib.suppress(NobodyError):
-            getattr(self, "_" + fault.kind.replace(",", "").replace(" ", "_").lower())(fault)
+            getattr(self, method_of(fault.kind))(fault)
             self.counts[fault.kind] += 1
 
     def _need(self, there: object) -> None:

@@ -11,7 +11,7 @@ from amqp.exceptions import ChannelError
 from chaos.brokers import RabbitBroker, RedisBroker
 from chaos.cast import Cast
 from chaos.faults import FAULTS, Fault, plan
-from chaos.havoc import Havoc, _name
+from chaos.havoc import Havoc, method_of
 from kombu import Connection
 from ledger import Ledger
 from processes import Processes, wait_until
@@ -61,7 +61,7 @@ def test_a_plan_has_only_faults_that_can_be_done(kind: str) -> None:
     """Each fault planned for a kind of broker has a method, and each kind of fault comes."""
     planned = {fault.kind for fault in plan(7, 300, 1, FAULTS[kind])}
     assert planned == set(FAULTS[kind])
-    assert [name for name in planned if not hasattr(Havoc, "_" + _name(name))] == []
+    assert [name for name in planned if not hasattr(Havoc, method_of(name))] == []
 
 
 def test_both_brokers_are_done_the_same() -> None:
