@@ -216,7 +216,7 @@ class Entries(Making):
         if old is not None and old is not new:
             del self._entries[name]
             self.untracked -= not old.tracked
-            self._leave(old)
+            self._detach(old)
         if new is not None and old is not new:
             self.untracked += not new.tracked
             self._entries[name] = new
@@ -349,7 +349,7 @@ class Entries(Making):
         """Load one entry's cursor again."""
         entry = self.get(name)
         if entry is not None:
-            self._leave(entry)
+            self._detach(entry)
             self._unloaded[entry] = None
 
     def doubt(self) -> None:
@@ -371,7 +371,7 @@ class Entries(Making):
         self._paused.clear()
         self._unloaded = dict.fromkeys(self)
 
-    def _leave(self, entry: BeatEntry) -> None:
+    def _detach(self, entry: BeatEntry) -> None:
         """Take an entry out of its state, whichever that is."""
         entry.forget()
         self._out.discard(entry)
@@ -404,7 +404,7 @@ class Entries(Making):
             self.failing.add(entry.name)
         else:
             self.failing.discard(entry.name)
-        self._leave(entry)
+        self._detach(entry)
 
     def isolate(self, entry: BeatEntry) -> AbstractContextManager[None]:
         """Guard what asks an entry: whatever that raises, or if it takes too long, only this entry rests for it."""

@@ -10,10 +10,10 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``before_all()``                   a begin was asked for: nothing, or the reply that refuses it
 ``wants_begin()``                  does the feature take part when a window of this entry begins? true; if none does,
                                    ``before_begin`` and ``on_begin`` may be left out
-``before_begin(window)``           may this window begin now? nothing, or a verdict: with its ``outcome`` and perhaps
-                                   ``why``; or with the ``state`` in which it waits, the ``first`` for which, those that
-                                   it passes ``over``, its ``limit``, and whether it is ``in_line``. ``window`` is
-                                   nil if it is not open
+``before_begin(window)``           may this window begin now? nothing, or a verdict. One that ends it has ``outcome``
+                                   and perhaps ``why``. One that lets it wait has ``state``; ``first``: the start that
+                                   goes before it, '' for a slot; ``over``: windows to skip; ``limit``; ``in_line``.
+                                   ``window`` is nil if it is not open
 ``before_take(window)``            may this overdue window be published again? nothing, or a verdict of the second kind
 ``lost_turn()``                    has another window taken the turn of this execution? true; if not, it takes it back
 ``before_load(cursor)``            a beat loads an entry. Nothing; or of a definition that the store has: whether it is
@@ -28,7 +28,7 @@ In Lua a feature adds ``features/<name>/lua/<hook>.lua``, whose function is ``<n
 ``on_release(gone)``               the window doesn't run any more; ``gone``: its message is lost to the workers
 ``on_begin_alone(repeated)``       a window begins that is open nowhere: its run key alone decides. ``repeated``: it
                                    had, and the reply was lost. Returns how often it has begun by now; nothing: once
-``on_end_alone(verdict, retry)``   an execution of such a window ends; ``verdict`` is what ``hold`` says of it, and
+``on_end_alone(standing, retry)``  an execution of such a window ends; ``standing`` is what ``hold`` says of it, and
                                    ``retry`` for which it waits. Returns in how many ms it is to run again, or nothing
 ``wants_close()``                  does it take part when one ends? true; if none does, ``on_close`` and ``on_release``
                                    may be left out
@@ -106,6 +106,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+#: overlap and limits; deadline, on_failure and pauses after failures; histograms; messages that wait in workers; a file
+#: for probes; once() and apply_once(); what people order; schedules set at run time; rows in users' transactions.
 _ALL = "admission alerts times reserved heartbeat_file keyed orders runtime effects"
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is
 #: tested alone.

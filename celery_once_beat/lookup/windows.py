@@ -75,7 +75,7 @@ def _first_in_line(account: EntryAccount) -> datetime | None:
     What goes first is ordered as by ``goes_before`` in ``features/admission/lua/line.lua``.
     """
     holder = account.open.get(account.turn) if account.turn else None
-    if holder is not None and holder.state in ("held", "retry"):
+    if holder is not None and holder.state in ("plain", "retry"):
         return account.turn
 
     def place(start: datetime) -> tuple[object, ...]:

@@ -212,7 +212,7 @@ def find_workers(overview: Overview, looks: Iterable[Judged]) -> tuple[WorkerSta
     for name, windows in of.items():
         seen = overview.workers.get(name)
         hung = tuple(look.listed.name for look, window, _ in windows if window in look.hung)
-        died = sum(each.state == "held" and host_of(each.owner) == name for _, _, each in windows if each.holder)
+        died = sum(each.state == "plain" and host_of(each.owner) == name for _, _, each in windows if each.holder)
         lost = len(hung) + died + sum(window in look.silent for look, window, _ in windows)
         holders = [opened.holder for _, _, opened in windows if opened.holder]
         waited = max((each.waited for each in holders), default=0)

@@ -9,18 +9,23 @@ Of an entry there is a hash, which has its *cursor* (the latest claimed start) a
 of its shard the *open set*, windows with their deadlines; of a window the *claim marker* (who claimed it) and the *run
 key* (who executes it, for which retry it waits, or how it ended).
 
-Each begin gets a *fence*: the server's time, in ms, or one more than the entry's largest fence, if that is more. So it
-is also the time of the begin. It grows with each begin of the entry, even if the clock goes back; fences of two entries
-can't be compared. A failover may lose begins: new fences are larger than the lost ones once the new server's clock is
-past them. Until then two executions may have the same fence. The store tells them apart by their owners; a job's own
-writes can't.
+Each begin gets a *fence*: the server's time, in ms, or one more than the largest fence of the entry and the window,
+if that is more. So it is also the time of the begin, or a little later. It grows with each begin of the entry, even if
+the clock goes back; fences of two entries can't be compared. A failover may lose begins: new fences are larger than the
+lost ones once the new server's clock is past them. Until then a new fence may equal a lost one, or be smaller. The
+store tells executions apart by their owners; a job that compares fences may let the older one win.
+
+``keys.py`` says what expires when: everything but run-time definitions, some time after the last contact. What a
+tracked window owes never depends on the expiry of a marker or run key. CONTRIBUTING.md says where a new verb, outcome
+or policy goes.
 
 Cursor and open set are authoritative. A window that starts after ``born`` (the cursor when the hash was made), and not
 after the cursor, owes an outcome exactly while it is in the open set. Claim marker and run key settle races. For
 windows of untracked entries, and those that the store lost, these two alone decide.
 
-States of a window; beside each arrow stands the verb. Its account keeps less, see STATES: a claimed or published window
-keeps the state that it came from, at first ``held``; a running one is ``held``, and its run key says so::
+States of a window; beside each arrow stands the verb. Its account's ``state`` is coarser, see STATES: ``claimed`` and
+``published`` leave it as it was, at first ``plain``, and differ by ``message``. ``running`` is ``plain``, with a run
+key::
 
     unseen ──claim──▶ claimed ──confirm──▶ published
        │                 │                     │
@@ -37,7 +42,7 @@ keeps the state that it came from, at first ``held``; a running one is ``held``,
     closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the
                   message can't be made, or no worker will know the window; postpone, where no beat has the entry
     closed    ◀── abandon, by order
-    waits     ◀── begin: it isn't the window's turn, or its limit has no free slot; its message is gone
+    waits     ◀── begin: it isn't the window's turn, or its limit has no free slot. Its message ends there
     waits     ◀── take: it still isn't its turn
     claimed   ◀── backfill, of a closed one, by order
 
@@ -61,8 +66,9 @@ What each failure does
 - A worker lives and hangs: windows of its queues are published again at doubling steps.
 - A window waits for its turn: the script that ends the window before it makes it overdue.
 - A window waits for a slot: its worker asked for one before begin, and the limit lists who waits. A slot is a lease: it
-  is free when it is released, or its holder died. A beat that finds one free, five times a second while windows wait,
-  calls the first that waits, for two seconds, and makes it overdue. If that beat dies, the next one calls it.
+  is free when it is released, or its holder died. While windows wait, beats look five times a second. For a free
+  slot a beat calls the first that waits, and makes it overdue. A call lapses after two seconds: if that beat died, the
+  next one calls.
 - What waited is overdue: if no beat lives, it stays so until one does. If the beat that took it dies, another takes it
   after ``claim_lease``. If its message is lost, it is published again, at doubling steps: the first after
   ``start_timeout``, and within a minute if it waited for its turn, since others wait for it.
@@ -80,8 +86,8 @@ What each failure does
 - A definition is set, changed or deleted at run time: the store's counts, whatever beats have loaded. The same step
   puts its new fingerprint in force. A beat with the old one is refused, and loads again. What was due before a change
   stays owed by the old definition; before a deletion, nothing. A living beat's own schedule takes precedence.
-- A deploy changes an entry: its new beats don't know the old definition. Open windows are published with the new
-  arguments. It counts from its first load: what was due before that and not claimed doesn't run.
+- A deploy changes an entry: its new beats don't know the old definition. The new one counts from its first load. A
+  window that was due before and not claimed never runs; one that was claimed is published with the new arguments.
 - A beat dies: its definitions stop counting once a sweep of the shard is BEAT_TTL later than its own last one. What it
   had claimed of untracked entries and not published is lost. If it was only frozen, the reply to its next sweep shows
   that it was forgotten, and it loads its entries again.
@@ -131,7 +137,7 @@ MESSAGES = MappingProxyType(
 #: The state of an open window, as its account has it, and what each means.
 STATES = MappingProxyType(
     {
-        "held": "not begun yet, running, or its execution died",
+        "plain": "none of those below: not begun yet, running, or its execution died",
         "retry": "its last owner has handed it over to a retry",
         "again": "it failed, and is to run again at its deadline; no copy may begin before a beat has taken it",
         "again_due": "it failed, and a beat has taken it to run again",

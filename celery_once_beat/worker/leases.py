@@ -182,7 +182,7 @@ class Leases:
         return not ends or self._record(ends)
 
     def _fresh(self) -> list[End]:
-        """Return the unsent ends, but for those that were sent in vain: the thread sends them, and no body waits."""
+        """Return the ends that weren't tried yet. One that failed is due later, by the thread: no body waits for it."""
         latest = steady() + WITHIN if self._ends else 0.0
         return [end for end in self._ends.copy() if end.due <= latest]
 

@@ -111,14 +111,14 @@ hold-owner | store/lua/pieces/hold.lua | only its owner ends, renews or hands ov
 - return is_owner(holder) and kind or nil
 + return kind
 hold-since | store/lua/pieces/hold.lua | after its lease ran out it has the window again only if nobody began since
-- local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
+- local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'plain'
 + local its_own = true
 hand-over-attempt | store/lua/hand_over.lua | a retry is no death: the attempt doesn't count
 - window.attempts = math.max(window.attempts - 1, 0)
 + local _ = window.attempts
 hand-over-releases | store/lua/hand_over.lua | a window that was handed over is released
 - window.retry, window.state = RETRY, 'retry'
-+ window.retry, window.state = RETRY, 'held'
++ window.retry, window.state = RETRY, 'plain'
 hand-over-repeated | store/lua/hand_over.lua | a hand-over that is sent again answers as it did, however late
 - if window and not kind and window.state == 'retry'
 + if false and window.state == 'retry'
@@ -126,7 +126,7 @@ hand-over-marker | store/lua/hand_over.lua | a window that was handed over is he
 - redis.call('DEL', RUN) -- frees memory first
 - redis.call('SET', RUN, 'wait:' .. int(RETRY) .. ':' .. OWNER, 'PX', int(hold_for))
 finish-stale | store/lua/finish.lua | the end of a stale execution isn't recorded
-- if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
+- if not standing or standing == 'wait' and OUTCOME ~= 'revoked' then
 + if false then
 finish-done-owner | store/lua/finish.lua | a finish that is sent again is told from a stale one
 -   if owner ~= OWNER then
@@ -153,7 +153,7 @@ take-deadline | store/lua/take.lua | only what is overdue is taken
 take-held | store/lua/take.lua | what somebody holds isn't taken
 - if kind then
 -   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
--   return {'no', 'held'}
+-   return {'no', 'busy'}
 - end
 take-mutex | store/lua/take.lua | the deadline that a take moves is the mutex between beats
 - write_window(window, NOW + CLAIM_LEASE)
@@ -308,8 +308,8 @@ owner-of-execution | worker/execution.py | an owner is one execution: a pool may
 - owner = execution_name(delivery or delivery_name(request.hostname))
 + owner = delivery or delivery_name(request.hostname)
 begin-asked | worker/execution.py | a body runs only if its begin was granted
--         raise Ignore(f"window refused: {reason}")
-+         return
+-                 self._refuse(reply, request)
++                 reply = Begun(1, 1, None)
 store-away-put-back | worker/execution.py | a message comes again if the store can't be asked
 -         except (NewerVersionError, StoreUnavailableError) as exc:
 -             put_back(self.sender, request, exc)

@@ -375,7 +375,7 @@ class Explorer:
         lapsed = before.open and (not before.kind or before.until <= 0)
         if reply[0] in {"renewed", "finished", "handed over"} and lapsed and before.owner != args.owner:
             self._broken("the last one goes on", step)
-        if reply[0] == "renewed" and before.owner == args.owner and before.state != m.HELD:
+        if reply[0] == "renewed" and before.owner == args.owner and before.state != m.PLAIN:
             self._broken("retries go on", step)
         if reply[0] == "begun":
             repeats = args.owner in {before.owner, before.by if before.kind == "run" else None}
@@ -526,5 +526,5 @@ _ATTEMPTS, _FENCE, _REVISION, _STATE, _OWNER, _ENDED = (
     _PLACES[name] for name in ("attempts", "fence", "revision", "state", "owner", "ended")
 )
 #: As long as nobody else came: the last owner goes on, or is told again that it has handed over.
-_KNOWS_OWNER = {m.HELD, m.RETRY}
+_KNOWS_OWNER = {m.PLAIN, m.RETRY}
 _NAMES = {_BY, _CLAIMER, _OWNER, _PLACES["beat"]}

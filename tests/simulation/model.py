@@ -74,7 +74,7 @@ RULES = {
 }
 
 #: The states of an account.
-HELD, RETRY, AGAIN, AGAIN_DUE, WAITS_TURN = "held", "retry", "again", "again_due", "waits_turn"
+PLAIN, RETRY, AGAIN, AGAIN_DUE, WAITS_TURN = "plain", "retry", "again", "again_due", "waits_turn"
 #: ``message`` of an account: by a take whose beat hasn't confirmed; and once it went out.
 NO_MESSAGE, TAKEN, SENT = "none", "taken", "sent"
 #: ``published`` of a confirm, besides SENT.
@@ -126,7 +126,7 @@ class Window:
     retry: int = 0
     revision: int = 0
     publishes: int = 0
-    state: str = HELD
+    state: str = PLAIN
     message: str = NO_MESSAGE
     backfill: bool = False
     #: It was, until a claim came by it: as long as it is taken so, newer ones let it go first.
@@ -224,12 +224,12 @@ class Model:
         w.open, w.deadline, w.revision, w.publishes = True, deadline, 1, 1
         w.attempts = w.fence = w.retry = 0
         w.message = NO_MESSAGE
-        w.state, w.backfill, w.ordered, w.expires, w.owner, w.beat = HELD, False, False, expires, "-", beat
+        w.state, w.backfill, w.ordered, w.expires, w.owner, w.beat = PLAIN, False, False, expires, "-", beat
 
     def _limit(self, e: Entry, w: Window, a: Args) -> str | None:
         if w.attempts >= e.max_attempts:
             return "abandoned"
-        if w.attempts >= 1 and not e.recover and w.state == HELD:
+        if w.attempts >= 1 and not e.recover and w.state == PLAIN:
             return "dropped"
         if w.expires is not None and self.passed(w.expires):
             return "expired"
@@ -251,7 +251,7 @@ class Model:
             return None
         if w.open:  # its lease has passed; it has the window again unless somebody began since
             stale = self.rule("a lease is its last beginner's") and (w.owner, w.fence) != (a.owner, a.fence)
-            stale = stale or (self.rule("who handed over is done") and w.state != HELD)
+            stale = stale or (self.rule("who handed over is done") and w.state != PLAIN)
             if stale or (e.skips and e.overlap != "allow" and self.may(ANOTHER_RUNS)):
                 return None
             e.skips = e.skips or e.overlap not in {"allow", "-"}  # it has the turn again
@@ -358,7 +358,7 @@ class Model:
             return ("no", "not overdue")
         if kind:
             w.deadline = self.after(self.MARGIN, w.until)
-            return ("no", "held")
+            return ("no", "busy")
         if (outcome := self._limit(e, w, a)) and self.rule("a take knows the limits"):
             self._close(e, w, a, outcome, a.beat)
             return ("closed", outcome)
@@ -464,7 +464,7 @@ class Model:
             return ("closed", w.number)
         if self.rule("begin refuses what is closed") and (kind == "done" or (a.by_schedule and is_open and w.backfill)):
             return ("closed", "")
-        began = is_open and not kind and w.owner == a.owner and w.state == HELD
+        began = is_open and not kind and w.owner == a.owner and w.state == PLAIN
         began = began and not (e.skips and overlap != "allow" and self.may(ANOTHER_RUNS))
         if (began or (kind == "run" and w.by == a.owner)) and self.rule("begin sent again answers its owner"):
             fence = w.fence if began else w.number
@@ -502,7 +502,7 @@ class Model:
             return ("closed", outcome)
         w.attempts, w.revision = w.attempts + 1, w.revision + self.rule("begin moves the revision")
         w.fence, w.owner, w.retry = fence, a.owner, a.retry
-        w.state, w.message, w.publishes = HELD, NO_MESSAGE, 0
+        w.state, w.message, w.publishes = PLAIN, NO_MESSAGE, 0
         e.fence, e.skips = fence, e.skips or overlap != "allow"
         self._mark(w, "run", a.owner, fence, self.after(a.lease))
         self._deadline(w, "begin gives a deadline", self.after(a.lease + self.MARGIN))

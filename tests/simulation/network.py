@@ -101,7 +101,7 @@ class Server:
             return _WAITS[words[9]]
         if not words or words[1] == b"0":
             return "published" if words and words[8] == b"sent" else "claimed"
-        return {b"held": "died"}.get(words[9], "waiting")
+        return {b"plain": "died"}.get(words[9], "waiting")
 
     def snapshot(self) -> list[tuple[bytes, int, bytes]]:
         """All keys as they are now, each with when it expires (server ms, 0: never)."""

@@ -44,7 +44,7 @@ def past(start: datetime = START, **more: Any) -> WindowSeen:
 
 
 def running(start: datetime = START, state: str = "running", begun: datetime | None = START) -> WindowSeen:
-    of = OpenWindow(start, begun, 1, 0, False, False, "held", "host-a:17:x", "host-b:1:d/1")
+    of = OpenWindow(start, begun, 1, 0, False, False, "plain", "host-a:17:x", "host-b:1:d/1")
     return WindowSeen(start, state, open=of)
 
 

@@ -58,7 +58,7 @@ def same(found: Any, expected: Any) -> None:
         (codec.read_take, ["taken", 2, 3, 1, MS, 4, "0"], m.Taken(2, 3, 1, AT, 4, None)),
         (codec.read_take, ["taken", 2, 3, 1, "0", 4, MS], m.Taken(2, 3, 1, None, 4, AT)),
         (codec.read_take, ["closed", "expired"], m.Closed("expired")),
-        (codec.read_take, ["no", "held"], m.Unchanged("held")),
+        (codec.read_take, ["no", "busy"], m.Unchanged("busy")),
         (codec.read_take, ["no", "unconsumed", "by%20night", "7"], m.Unconsumed("by night", 7)),
         (codec.read_begin, f"begun 12 2 {A} 1", m.Begun(12, 2, AT, end_at_once=True)),
         (codec.read_begin, "begun 12 2  0", m.Begun(12, 2, None)),

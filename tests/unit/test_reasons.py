@@ -22,7 +22,7 @@ LATER = "2026-01-01T12:01:00Z"
 def an_open(**given: Any) -> OpenWindow:
     """A window that was claimed two minutes ago; ``begun=True``: and begun then."""
     begun = NOW - 2 * MINUTE if given.pop("begun", False) else None
-    said = {"attempts": 1, "retry": 0, "backfill": False, "message": "none", "state": "held"}
+    said = {"attempts": 1, "retry": 0, "backfill": False, "message": "none", "state": "plain"}
     return OpenWindow(claimed=NOW - 2 * MINUTE, begun=begun, **{**said, "beat": "host:1:b", "owner": "", **given})
 
 

@@ -36,17 +36,17 @@ end
 local function begin_window()
   window.attempts, window.revision = window.attempts + 1, window.revision + 1
   window.fence, window.owner, window.retry = fence, OWNER, RETRY
-  window.state, window.message, window.publishes = 'held', 'none', 0
+  window.state, window.message, window.publishes = 'plain', 'none', 0
   set_running(int(fence))
   write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 end
 
--- Somebody ordered the window again, under a task id of its own: a message that has the schedule's is a late copy.
+-- An ordered window's message has a task id of its own. One with the schedule's task id is from before the order.
 local before_the_order = BY_SCHEDULE and window and window.backfill == 1
 
 -- Most windows begin here. Each run of a script makes its functions anew, so what only the other cases need is included
 -- below.
-local is_free = window and not kind and window.state == 'held' and window.owner ~= OWNER and RETRY >= window.retry
+local is_free = window and not kind and window.state == 'plain' and window.owner ~= OWNER and RETRY >= window.retry
 if is_free and not (before_the_order or ended_by_rule(window) or wants_begin()) then
   redis.call('DEL', RUN) -- needs no memory, for a full server
   begin_window()
@@ -75,7 +75,7 @@ if kind == 'done' or before_the_order then
   return refuse('closed', '')
 end
 -- This owner has begun before, and its run key has expired since: nobody else began.
-local began = window and not kind and window.owner == OWNER and window.state == 'held' and not lost_turn()
+local began = window and not kind and window.owner == OWNER and window.state == 'plain' and not lost_turn()
 if began or kind == 'run' and owner == OWNER then
   fence = int(began and window.fence or detail)
   redis.call('DEL', RUN) -- frees memory first: see touch_entry

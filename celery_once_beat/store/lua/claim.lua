@@ -73,8 +73,9 @@ end
 
 -- A window that is passed over counts as missed, unless it ran or runs although the cursor didn't know of it (the
 -- store lost its last writes, or beats published without it), or a backfill opened it before its time.
--- All are read before the first write. Returns a function that writes it, nil for a window that was missed.
-local function find_known(run_key, start)
+-- All are read before the first write. Returns nil for a window that was missed; else what writes that it wasn't: the open
+-- one stays open, an outcome is counted, or what its run key knows is opened.
+local function writer_of_known(run_key, start)
   local window = find_window(start, redis.call('HGET', ENTRY, 'w:' .. start))
   if window then
     window.backfill = 0 -- the schedule has come to it: it counts as any other window
@@ -112,14 +113,14 @@ end
 local place, missed, newest_missed, known, passed_over = 0, MISSED_COUNT, START, {}, {}
 for start in string.gmatch(MISSED, '%S+') do
   place, newest_missed = place + 1, start
-  local write = find_known(MISSED_RUNS[place], start)
+  local write = writer_of_known(MISSED_RUNS[place], start)
   if write then
     known[#known + 1], missed = write, missed - 1
   else
     passed_over[#passed_over + 1] = start
   end
 end
-local write_itself = not passes and find_known(RUN, START)
+local write_itself = not passes and writer_of_known(RUN, START)
 if MODE == 'untracked' then
   check_count('c:untracked')
 end

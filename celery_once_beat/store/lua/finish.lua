@@ -1,8 +1,8 @@
 -- finish: a worker records how its execution ended: done, failed or revoked. A worker's main process that ends its
--- child's window sends fence 0. Sent again, it answers as it did the first time.
+-- child's window sends fence 0. Sent again, it answers as it did the first time, for as long as the run key lasts.
 --
 -- AGAIN: how long (ms) after a failure the task has its window run again, up to max_attempts executions; the entry's own
--- value goes first. 0: the task doesn't. nil: nothing runs it again, whatever the entry says.
+-- value replaces it. 0: the task has none. nil: it doesn't run again, whatever the entry says.
 --
 -- FAILURE: the failure's text for people, '' for none. RETURNED: the body had returned, and what follows it failed.
 --
@@ -32,17 +32,17 @@ if kind == 'done' then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return 'finished'
 end
-local verdict = hold(kind, owner)
+local standing = hold(kind, owner)
 local was_to_run_again = window and not kind and (window.state == 'again' or window.state == 'again_due')
 if was_to_run_again and is_owner(window.owner) then
   touch_entry()
   return {'again', int(math.max(window.deadline - NOW, 0))} -- the reply to its finish was lost
 end
-local later = verdict and on_end_alone(verdict, detail)
+local later = standing and on_end_alone(standing, detail)
 if later then
   return {'again', int(later)}
 end
-if not verdict or verdict == 'wait' and OUTCOME ~= 'revoked' then
+if not standing or standing == 'wait' and OUTCOME ~= 'revoked' then
   return 'stale'
 end
 if not window then

@@ -7,8 +7,8 @@
 -- include: entry, hold, run, window
 
 local kind, owner, detail = run_state()
-local verdict = hold(kind, owner)
-if verdict == 'wait' and detail == RETRY then
+local standing = hold(kind, owner)
+if standing == 'wait' and detail == RETRY then
   redis.call('PEXPIRE', RUN, math.max(redis.call('PTTL', RUN), 1)) -- a write, for WAIT to wait for
   return {'handed over'}
 end
@@ -18,7 +18,7 @@ if window and not kind and window.state == 'retry' and window.retry == RETRY and
   touch_entry()
   return {'handed over'} -- the reply to this one was lost, and the run key has expired since
 end
-if verdict ~= 'run' then
+if standing ~= 'run' then
   return {'stale'}
 end
 -- Where it isn't open the run key alone decides, so it must outlive the wait for a worker too. From what is left of it beyond

@@ -4,7 +4,7 @@
 -- returns {'taken', revision, retry, attempts, expires, publishes, ordered}   publish it, with that retry number; ordered
 --                                 is when a person ordered it, server ms, 0 where nobody did
 --         {'closed', outcome}     a rule ended it: abandoned, dropped, expired or missed
---         {'no', reason}          not overdue, held, closed already, or this beat's definition isn't in force
+--         {'no', reason}          not overdue, busy (it runs, or waits for its retry), closed already, or this beat's definition isn't in force
 --         {'no', 'waits'}         it waits for its turn; a later script makes it overdue
 --         {'no', 'unconsumed', queue, fence}   its message is in that queue, which no worker that knows windows consumes:
 --                                 another copy would only lengthen it. It is overdue again after an eighth of its age,
@@ -40,7 +40,7 @@ end
 touch_entry()
 if kind then
   set_deadline(NOW + redis.call('PTTL', RUN) + MARGIN)
-  return {'no', 'held'}
+  return {'no', 'busy'}
 end
 local outcome = ended_by_rule(window)
 if outcome then

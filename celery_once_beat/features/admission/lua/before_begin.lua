@@ -37,7 +37,7 @@ local function admission_before_begin(window)
   if policy == 'skip' or itself then
     return {outcome = 'skipped'}
   end
-  if policy == 'buffer_all' and window.state == 'held' and #read_line() >= MOST_WAITING then
+  if policy == 'buffer_all' and window.state == 'plain' and #read_line() >= MOST_WAITING then
     return {outcome = 'skipped', why = MOST_WAITING .. ' windows of its entry wait already'}
   end
   return waits

@@ -7,7 +7,7 @@ local function last_that_began()
 end
 
 local function is_taken_up(window)
-  return window.fence > 0 and (window.state == 'held' or window.state == 'retry')
+  return window.fence > 0 and (window.state == 'plain' or window.state == 'retry')
 end
 
 -- The window of the entry that began last, if it is another one, open, and neither waits nor is to run again; else nil. An

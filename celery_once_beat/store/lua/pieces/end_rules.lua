@@ -2,8 +2,8 @@
 
 -- include: entry, window
 
--- When an open window that nobody runs expires, or is missed since it never began: a weekend's queue doesn't all run on
--- Monday. Server ms. Then as what it ends, once that has passed.
+-- When a rule ends an open window that nobody runs, server ms: it expires, or it never began and is missed, so that a
+-- weekend's queue doesn't all run on Monday. The second value is the outcome, once that time has passed.
 local function ends_at(window)
   local expires = window.expires ~= '0' and tonumber(window.expires) or math.huge
   local missed = is_new(window) and entry.grace and STARTS_AT + entry.grace or math.huge
@@ -15,7 +15,7 @@ local function ended_by_rule(window)
   if window.attempts >= entry.max_attempts then
     return 'abandoned'
   end
-  if window.attempts >= 1 and entry.recover == '0' and window.state == 'held' then
+  if window.attempts >= 1 and entry.recover == '0' and window.state == 'plain' then
     return 'dropped'
   end
   local at, outcome = ends_at(window)

@@ -27,9 +27,11 @@
 --   m:<start>     the message of an open window of a child, JSON; see features/keyed
 --   c:<outcome>   how many windows of the present definition ended so   x:<outcome>: of all others
 --
--- A script that includes this reads its entry first, before anything is written: what its pieces and hooks name in their lines
--- `-- fields: …`, of which some are numbers; false or nil if absent. `account` is the window's. `ttl` is how long the hash lives
--- after this, ms; `max_attempts` how often a window may begin and die. Instants and numbers are checked: if an outcome couldn't be counted, the window would restart for ever.
+-- Names in capitals are keys, arguments and constants: store/scripts.py declares them. A script that includes this reads its
+-- entry first, before anything is written: what its pieces and hooks name in their lines `-- fields: …`, of which some are
+-- numbers; false or nil if absent. `account` is the window's. `ttl` is how long the hash lives after this, ms; `max_attempts`
+-- how often a window may begin and die. Instants and numbers are checked: if an outcome couldn't be counted, the window
+-- would restart for ever.
 
 -- include: fields
 -- fields: born, since, last_done, paused, fingerprint, recover

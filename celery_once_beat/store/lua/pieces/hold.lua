@@ -12,7 +12,7 @@ local function hold(kind, holder)
   end
   local window = read_window()
   if window then
-    local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'held'
+    local its_own = window.owner == OWNER and int(window.fence) == FENCE and window.state == 'plain'
     return its_own and not lost_turn() and 'run' or nil
   end
   -- It isn't open, and its run key has expired. Where that key alone decides, whoever has begun it has it again.

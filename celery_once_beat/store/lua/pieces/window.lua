@@ -10,20 +10,20 @@
 local function new_window(beat, expires, start)
   return {
     start = start or START, attempts = 0, fence = 0, retry = 0, revision = 1, publishes = 1, claimed = int(NOW),
-    expires = int(expires or 0), backfill = 0, message = 'none', state = 'held', owner = '-', beat = beat, queue = '-',
+    expires = int(expires or 0), backfill = 0, message = 'none', state = 'plain', owner = '-', beat = beat, queue = '-',
   }
 end
 
 local function read_account(account, start)
   local attempts, fence, retry, revision, publishes, claimed, expires, backfill, message, state, owner, beat, queue =
     string.match(account, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) (%l[%l_]+) (%S+) (%S+) (%S+)$')
-  local largest = TOO_LARGE
+  local most = TOO_LARGE
   if attempts and STATES[state] and MESSAGES[message] then
     attempts, fence, retry, revision = attempts + 0, fence + 0, retry + 0, revision + 0
     publishes, backfill = publishes + 0, backfill + 0
-    largest = math.max(attempts, fence, retry, revision, publishes, claimed, expires, backfill)
+    most = math.max(attempts, fence, retry, revision, publishes, claimed, expires, backfill)
   end
-  if largest >= TOO_LARGE then
+  if most >= TOO_LARGE then
     error('BADDATA ' .. ENTRY .. ' field w:' .. start .. ' is no account of a window')
   end
   return {
