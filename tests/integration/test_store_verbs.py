@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import threading
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from stage import (
     in_ms,
     nth,
 )
-from steps import heard
+from steps import heard, play, promises
 
 from celery_once_beat.contrib.django.row_store import leave_rows
 from celery_once_beat.errors import (
@@ -45,7 +46,7 @@ from celery_once_beat.errors import (
     StoreUnavailableError,
     UncertainWriteError,
 )
-from celery_once_beat.features.orders.store import NOTE, Open, Order, read_orders, write_orders
+from celery_once_beat.features.orders.store import NOTE, Order, read_orders, write_orders
 from celery_once_beat.features.reserved.store import receive_many
 from celery_once_beat.lookup import Lookup
 from celery_once_beat.lookup.reading import read_past
@@ -237,6 +238,222 @@ def test_every_state_and_verb_has_its_row() -> None:
     assert len(ROWS) == len({row[:2] for row in ROWS}) == 417
 
 
+# ---------------------------------------------------------------------------------------------------- promises
+
+
+def _open_and_overdue(stage: Stage) -> None:
+    stage.reach("published")
+    stage.overdue()
+
+
+def _loaded_by_two(stage: Stage) -> None:
+    for beat in ("beat-1", "beat-2"):
+        stage.load(beat, alive=["beat-1", "beat-2"])
+    _open_and_overdue(stage)
+    stage.overdue(16)
+
+
+#: What is promised | the entry's limits, then calls of the stage and what they answer, as :data:`PLAIN` and
+#: :func:`said` write it. Window 3 starts at ``#3``, and a list ends with or has a comma.
+STEPS = """
+an order that is open goes on as the schedule's window, whatever the claim asked for |
+  at 2; backfill; claim mode=untracked missed=#1, missed_count=1 = Moved 2; open = 2; state = open; even
+what can't be published is tried max_attempts times and fails, instead of piling up | max_attempts=2
+  claim; confirm impossible; recover; confirm impossible = Closed failed; confirm impossible = Closed failed
+  confirm = Unchanged; confirm unsure = Unchanged; confirm impossible revision=1 = Unchanged; counts = failed 1; even
+a message that can't be made changes nothing of a window that a worker failed, and isn't told as the beat's |
+  reach running; finish A failed; confirm impossible = Unchanged
+a window of an unknown entry is put off and hides nothing; once its entry has expired, it goes too |
+  reach published; postpone () = no; overdue; postpone () = postponed; swept =; overdue; forget
+  postpone () = forgotten; state = unknown
+what another living beat knows isn't put off: in a rolling deploy recovery isn't delayed by an old beat |
+  reach published; overdue; postpone beat-0,beat-1 = no; take beat-1; overdue; postpone beat-0, = postponed
+the last of the beats that had a deleted entry puts its windows off |
+  load beat-2; reach published; overdue; postpone beat-2, beat-1 = no; postpone beat-1, beat-2 = postponed; swept =
+what no worker closes any more is dropped; not while another beat may know better, nor while it runs |
+  reach published; overdue 16; postpone beat-1, beat-2 untracked = no; begin; overdue 16
+  postpone () beat-1 untracked = no; swept =; finish A failed 1.0 = Again; overdue 16
+  postpone () beat-1 untracked = closed; counts = dropped 1; even
+the last that doesn't track an entry drops its windows; who loads it may track it by then; a lost reply is repeated |
+  loaded_by_two; postpone beat-1,beat-2 beat-1 untracked = no; postpone beat-1,beat-2 beat-1 untracked = no
+  load beat-1 alive=beat-1,beat-2; postpone beat-1,beat-2 beat-2 untracked = no
+  load beat-3 alive=beat-1,beat-2,beat-3; postpone beat-1,beat-2,beat-3 beat-1 untracked = no
+  postpone beat-1,beat-2 beat-2 untracked = closed; counts = dropped 1; even
+  postpone beat-1,beat-2 beat-2 untracked = closed; postpone beat-1,beat-2 beat-1 untracked = no; counts = dropped 1
+a load of another definition, also a superseded one, forgets what its beat said |
+  loaded_by_two; postpone beat-1,beat-2 beat-1 untracked = no; load beat-2 other alive=beat-1,beat-2 = changed
+  load beat-1 loaded_at=1 alive=beat-1,beat-2 = Superseded; postpone beat-1,beat-2 beat-2 untracked = no
+within its grace a window is taken and runs, however late | grace=94867200.0
+  reach published; recover; overdue; begin
+handing over to a retry is no death, however often | max_attempts=1 recover=False
+  reach published; begin A 0; hand_over A 1; begin B 1; hand_over B 2; begin C 2; hand_over C 3; begin D 3
+  hand_over D 4; lapse; recover = Taken 4 0; begin last 4; finish last; counts = done 1
+neither a failure that is to run again nor its retry is a death: the retry begins at once | recover=False
+  reach again; begin B = Busy waiting to run again; recover = Taken 0 1; begin B = Begun 2; hand_over B; lapse
+  begin C 1 = Begun 2; finish C; counts = done 1
+nor where a beat has taken it | recover=False
+  reach again; recover = Taken 0 1; begin B = Begun 2; hand_over B; lapse; recover = Taken 1 1; begin C 1 = Begun 2
+grace doesn't end what died |
+  reach died; load grace=1.0; recover = Taken 0 1; begin B 1 = Begun 2
+grace doesn't end a retry |
+  reach waiting; lapse; load grace=1.0; recover = Taken 1 0; begin B 1
+grace doesn't end what is to run again |
+  reach again; load grace=1.0; recover = Taken 0 1; begin B 1 = Begun 2
+the same definition goes on where it was, and no counter changes |
+  reach closed; load beat-9 known=None = same; cursor = 1; counts = done 1
+a new entry goes on from now |
+  flush; load known=None = new; cursor = now; since = now; born = now; paused = False
+a changed definition goes on from now: counters start anew, and open windows stay open |
+  reach closed; claim_nth 2; load beat-2 two alive=beat-1,beat-2 = changed; cursor = now; since = now; counts =; even
+  execute B; counts =; apart = done 1; even
+what a beat remembers fills in for a cursor that is lost, if it isn't in the future, and moves no other |
+  claim; load known=#0 = same; cursor = 1; load known=#5 = same; cursor = 1; flush; load known=#1; cursor = 1
+  flush; load known=#999999999; cursor = now
+a begin learns of the latest window that was done, also if an older one ends after it |
+  claim; learn A =; claim_nth 2; execute B; at 1; finish A; claim_nth 3; learn C = 2; finish C failed
+  claim_nth 4; learn D = 2
+a changed definition that counts from an earlier instant loses no one-off that is first seen late |
+  flush; load known=None counts_from=#3 = new; cursor = 3; since = 3; load counts_from=#9 = same
+  load beat-2 two alive=beat-1,beat-2 counts_from=#5 = changed; cursor = 5; since = 5
+  load beat-3 three alive=beat-1,beat-2 counts_from=#1 = changed; cursor = 5; since = 5
+  load beat-4 four counts_from=#999999999 = changed; cursor = now
+what is back counts from when it was last away; every beat may say so, and none takes back what ran since |
+  claim; execute; load absent_at=#5 = back; cursor = 5; since = 5; counts =; even; claim start=#6 since=#5
+  load beat-2 absent_at=#5 alive=beat-1,beat-2 = same; cursor = 6; since = 5; open = 6; load absent_at=#999999999
+  cursor = now
+what is back counts from when it came, if that is known; another beat had it by then |
+  load absent_at=#5 counts_from=#7 = back; cursor = 7; since = 7
+  load beat-2 absent_at=#6 counts_from=#9 alive=beat-1,beat-2 = same; cursor = 7
+a one-off that was disabled and is enabled again counts from its first edit since, until it is loaded |
+  spent #1 = Spent; spent #2 = Spent; spent #2 disabled=True = Spent; spent #2 disabled=True = Spent; spent #1 = Spent
+  spent #2 = Spent; spent #3 #5 = Spent 5; spent #4 #6 = Spent 5; spent #2 #6 disabled=True = Spent 5
+  load absent_at=#5 = back; since = 5; spent #4 = Unknown; spent #4 since=#5 = Spent
+  spent #4 since=#5 disabled=True = Spent; spent #5 #9 since=#5 = Spent 9
+what the last beat has left is in force no more, and counts from when it is loaded again |
+  load beat-2 alive=beat-1,beat-2; unload beat-1 alive=beat-1,beat-2 = kept; claim beat-2
+  unload beat-2 alive=beat-1,beat-2 = unloaded; unload beat-2 alive=beat-1,beat-2 = unloaded
+  claim beat-2 start=#2 since=#1 = Superseded; load beat-1 alive=beat-1,beat-2 = changed; cursor = now
+  unload beat-2 alive=beat-1,beat-2 = kept
+a dead beat keeps no entry, nor does one with another definition; what isn't in force isn't taken out of it |
+  load beat-2; unload beat-1 alive=beat-1, = unloaded; load beat-1 other alive=beat-1,
+  unload beat-3 alive=beat-1,beat-3 = kept; claim mark=other = Moved now; flush; unload = unknown
+  keys =
+pause stops claims, not recovery nor workers; resume goes on from the cursor |
+  reach published; pause True; claim start=#2 since=#1 = Paused; paused = True; recover; execute; pause False
+  paused = False; claim start=#2 since=#1
+an untracked window is claimed and closed in one step: one copy of its message begins, and it isn't recovered |
+  claim mode=untracked; claim mode=untracked; claim beat-2 mode=untracked = Moved 1; counts = untracked 1; even
+  state = closed; begin A tracked=False; begin B tracked=False = Busy runs alone; renew A; finish A; finish A
+  begin C tracked=False = Closed; counts = untracked 1
+an untracked claim of what is open, since the store lost its cursor, publishes nothing, also sent again |
+  claim; lose_cursor; claim mode=untracked = Moved 1; claim mode=untracked = Moved 1; state = open; even
+a window that another beat claimed before the loss is open again, for who finds it overdue |
+  claim beat-1; lose; load beat-2 = new; cursor = 0; claim beat-2 = Moved 1; state = open; recover; even
+what is passed is missed, with all before it, in one step; repeated, once |
+  claim start=#5 mode=pass missed=#1,#2,#3,#4,#5 missed_count=5
+  claim start=#5 mode=pass missed=#1,#2,#3,#4,#5 missed_count=5
+  claim beat-2 start=#5 mode=pass missed=#1,#2,#3,#4,#5 missed_count=5 = Moved 5
+  counts = missed 5; open =; even; begin = Closed
+an execution that began before the store lost the claim counts as the window's first |
+  reach ahead; claim = Moved 1; lapse; recover = Taken 0 1; begin B = Begun 2
+a copy of what a worker had reserved makes no queue longer: a second one may lie there |
+  reach published; receive; recover consumed=another,; confirm; receive; overdue
+  take consumed=another, = Unconsumed
+a backfill is counted apart, and changes nothing of the schedule's account |
+  reach closed; lapse; backfill; open = 1 backfill; even; recover; begin B; backfill = Open; finish B; counts = done 1
+  apart = done 1; even; cursor = 1
+a window that was run ahead by order has its outcome when its time comes |
+  backfill; execute; claim = Moved 1; state = closed; open =; counts = done 1; even
+an execution of an abandoned window is stale, and a message that is out is refused |
+  reach running; abandon running=True = Finished; renew A = Stale; hand_over A = Stale; finish A = Stale
+  begin B = Closed; counts = cancelled 1
+without a slot an untracked copy comes back: nobody would publish it again |
+  claim mode=untracked; begin tracked=False no_slot=reports = Busy runs alone
+a time that the store forgot runs alone: a copy isn't told to come back, as no beat would publish it |
+  at 3; begin A; begin B = Busy runs alone
+a window whose queue nobody consumes ends by its rules when it is looked at | grace=0.0
+  reach published; overdue; take consumed=() = Closed missed
+a hand-over whose reply was lost for long isn't stale, while nobody has begun since |
+  reach running; hand_over A 1 0.0; lapse; hand_over A 1 0.0; hand_over A 2 0.0 = Stale; hand_over B 1 0.0 = Stale
+  begin C 1; lapse; hand_over A 1 0.0 = Stale
+"""
+PLAIN = {"confirm": "Confirmed", "receive": "Confirmed", "recover": "Taken", "hand_over": "HandedOver", "even": "True"}
+PLAIN |= {"claim": "Claimed", "backfill": "Claimed", "begin": "Begun", "take": "Taken", "finish": "Finished"}
+PLAIN |= {"renew": "Renewed", "pause": "Confirmed"}
+DOING: dict[str, Callable[..., Any]] = {
+    "at": lambda s, number: setattr(s, "start", nth(number)),
+    "forget": lambda s: s.raw.delete(s.entry_key),
+    "lose": lambda s: s.raw.delete(s.entry_key, s.open_key),
+    "lose_cursor": lambda s: s.raw.hset(s.entry_key, "cursor", format_instant(T0)),
+    "loaded_by_two": _loaded_by_two,
+    "flush": lambda s: s.raw.flushall(),
+    "keys": Stage.all_keys,
+    "pause": lambda s, paused: s.store.set_paused(ENTRY, paused=paused),
+    "paused": lambda s: bool(s.load().pause and s.store.account(ENTRY).paused_at),
+    "swept": lambda s: s.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards[s.shard_number].windows,
+    "open": lambda s: [number(start) + " backfill" * of for start, of in s.open_windows().items()],
+    "cursor": lambda s: number(s.store.account(ENTRY).cursor),
+    "born": lambda s: number(s.store.account(ENTRY).born),
+    "learn": lambda s, owner: number(s.begin(owner).last_done),
+    "since": lambda s: number(s.store.account(ENTRY).since),
+}
+
+
+def number(start: datetime | None) -> str:
+    """Which window of the entry it is; one of today is ``now``."""
+    found = (start - T0) // MINUTE if start else ""
+    return "now" if start and abs(start - datetime.now(timezone.utc)) < MINUTE else str(found)
+
+
+def meant(word: str) -> Any:
+    """A word of a step as its call takes it."""
+    if "," in word:
+        return tuple(map(meant, word.removesuffix(",").split(",")))
+    if word.startswith("#"):
+        return nth(int(word[1:]))
+    try:
+        return ast.literal_eval(word)
+    except (SyntaxError, ValueError):
+        return word
+
+
+def said(reply: Any) -> str:
+    """An answer as :data:`STEPS` has it: its name, and what a step may want to know of it."""
+    name = type(reply).__name__
+    match reply:
+        case r.Loaded(news=word):
+            found = [word]
+        case r.Begun(attempt=more) if more > 1:
+            found = [name, more]
+        case r.Taken(retry=retry, attempts=attempts) if retry or attempts:
+            found = [name, retry, attempts]
+        case r.Busy(word) | r.Closed(word) | r.Unchanged(word):
+            found = [name, word]
+        case r.Moved(start) | r.Spent(start):
+            found = [name, number(start)]
+        case dict():
+            found = [word for outcome in sorted(reply.items()) for word in outcome]
+        case list():
+            found = reply
+        case _:
+            found = [reply if isinstance(reply, (str, bool)) else name]
+    return " ".join(map(str, found)).strip()
+
+
+@pytest.mark.parametrize(("limits", "steps"), promises(STEPS))
+def test_what_is_promised_step_by_step(stage: Stage, limits: dict[str, str], steps: list[str]) -> None:
+    """As the table promises."""
+    stage.load(**{limit: meant(word) for limit, word in limits.items()})
+
+    def do(verb: str, *words: str) -> str:
+        given = [word for word in words if "=" not in word]
+        named = dict(word.split("=") for word in words if "=" in word)
+        call = DOING.get(verb) or getattr(Stage, verb)
+        return said(call(stage, *map(meant, given), **{name: meant(word) for name, word in named.items()}))
+
+    play(steps, do, PLAIN)
+
+
 # ------------------------------------------------------------------------------------------ leases that run out
 
 
@@ -305,50 +522,6 @@ def test_a_limit_closes_the_window(stage: Stage, at: str, limits: dict[str, Any]
     assert stage.even()
 
 
-@pytest.mark.parametrize("at", ["take", "begin"])
-def test_within_its_grace_a_window_runs(stage: Stage, at: str) -> None:
-    """However late that is."""
-    stage.load(grace=3 * 366 * 86_400.0)
-    stage.reach("published")
-    stage.overdue()
-    assert isinstance(stage.take() if at == "take" else stage.begin(), r.Taken if at == "take" else r.Begun)
-
-
-@pytest.mark.parametrize("limits", [{"recover": False}, {"max_attempts": 1}])
-def test_a_retry_is_no_death(stage: Stage, limits: dict[str, Any]) -> None:
-    """Handing over to a retry counts as no attempt, however often: neither limit ends the window for it."""
-    stage.load(**limits)
-    stage.reach("published")
-    for retry in range(5):
-        begun = stage.begin(f"owner-{retry}", retry)
-        assert begun.attempt == 1
-        assert stage.hand_over(f"owner-{retry}", retry + 1) == r.HandedOver()
-    stage.lapse()
-    stage.overdue()
-    taken = stage.take()
-    assert (taken.retry, taken.attempts) == (5, 0)
-    assert stage.begin("last", 5).attempt == 1
-    assert stage.finish("last") == r.Finished()
-    assert stage.counts() == {"done": 1}
-
-
-@pytest.mark.parametrize("at", ["take", "begin"])
-def test_neither_a_failure_that_is_to_run_again_nor_its_retry_is_a_death(stage: Stage, at: str) -> None:
-    """With recover=False: failed, ran again, handed over to a retry. Nothing died, so the retry begins."""
-    stage.load(recover=False)
-    stage.reach("again")
-    assert isinstance(stage.begin("B"), r.Busy)  # a copy that comes before its time
-    stage.recover()
-    assert stage.begin("B").attempt == 2
-    assert stage.hand_over("B", 1) == r.HandedOver()
-    stage.lapse()
-    if at == "take":
-        stage.recover()
-    assert isinstance(stage.begin("C", 1), r.Begun)
-    assert stage.finish("C") == r.Finished()
-    assert stage.counts() == {"done": 1}
-
-
 def test_running_again_ends_at_max_attempts(stage: Stage) -> None:
     """A window that fails each time runs max_attempts times, and is then failed."""
     stage.load(max_attempts=3)
@@ -363,15 +536,6 @@ def test_running_again_ends_at_max_attempts(stage: Stage) -> None:
     assert replies == [r.Again(), r.Again(), r.Finished()]
     assert stage.counts() == {"failed": 1}
     assert stage.even()
-
-
-@pytest.mark.parametrize("how", ["died", "due again", "again"])
-def test_grace_doesnt_end_what_began(stage: Stage, how: str) -> None:
-    """Once an execution began, its window isn't missed any more, whatever its age."""
-    STATES[how](stage)
-    stage.load(grace=1.0)
-    stage.recover()
-    assert isinstance(stage.begin("B", 1), r.Begun)
 
 
 def _is_ahead(stage: Stage, before: int, seconds: float, within: float = 1000) -> bool:
@@ -504,58 +668,7 @@ def test_the_fence_grows_over_a_failover_to_a_clock_that_is_behind(start_redis, 
     assert run(stage, 2) > before
 
 
-def test_a_begin_learns_of_the_last_window_that_was_done(stage: Stage) -> None:
-    """last_done is the latest start that ended as done, also if an older window ends after it."""
-    assert isinstance(stage.claim(), r.Claimed)
-    assert stage.begin().last_done is None
-    stage.claim_nth(2)
-    stage.execute("B")
-    stage.start = nth(1)
-    assert stage.finish("A") == r.Finished()
-    stage.claim_nth(3)
-    assert stage.begin("C").last_done == nth(2)
-    assert stage.finish("C", "failed") == r.Finished()
-    stage.claim_nth(4)
-    assert stage.begin("D").last_done == nth(2)
-
-
 # ----------------------------------------------------------------------------------------------- definitions
-
-
-def test_a_new_entry_goes_on_from_now(new_stage: Callable[..., Stage]) -> None:
-    """At first sight the cursor is the server's time: its next window is the first."""
-    stage = new_stage()
-    before = stage.now()
-    loaded = stage.load(known=None)
-    assert loaded.news == "new"
-    assert not loaded.pause
-    assert before <= in_ms(loaded.cursor) <= stage.now()
-    account = stage.store.account(ENTRY)
-    assert account.cursor == account.born == account.since == loaded.cursor
-
-
-def test_the_same_definition_goes_on_where_it_was(stage: Stage) -> None:
-    """A restarted beat finds the cursor as it left it, and no counter changed."""
-    stage.reach("closed")
-    loaded = stage.load("beat-9", known=None)
-    assert (loaded.cursor, loaded.news) == (nth(1), "same")
-    assert stage.counts() == {"done": 1}
-
-
-def test_a_changed_definition_goes_on_from_now(stage: Stage) -> None:
-    """No early run under a new schedule: the cursor is now, counters start anew, open windows stay open."""
-    stage.reach("closed")
-    stage.claim_nth(2)
-    before = stage.now()
-    loaded = stage.load("beat-2", "fingerprint-2", alive=("beat-1", "beat-2"))
-    assert loaded.news == "changed"
-    assert before <= in_ms(loaded.cursor) <= stage.now()
-    account = stage.store.account(ENTRY)
-    assert (account.counts, account.since) == ({}, loaded.cursor)
-    assert stage.even()
-    stage.execute("B")
-    assert (stage.counts(), stage.apart()) == ({}, {"done": 1})
-    assert stage.even()
 
 
 def test_a_changed_definition_never_goes_back(stage: Stage) -> None:
@@ -617,19 +730,6 @@ def test_a_row_takes_its_cursor_and_its_pause_to_its_new_name(stage: Stage) -> N
     assert stage.raw.get(stage.store.keys.about("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
 
 
-def test_known_counts_only_where_the_store_has_no_cursor(stage: Stage) -> None:
-    """What a beat remembers never moves a cursor; it fills in for one that is lost, if it isn't in the future."""
-    assert isinstance(stage.claim(), r.Claimed)
-    assert stage.load(known=T0).cursor == nth(1)
-    assert stage.load(known=nth(5)).cursor == nth(1)
-    stage.raw.flushall()
-    assert stage.load(known=nth(1)).cursor == nth(1)
-    stage.raw.flushall()
-    before = stage.now()
-    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
-    assert before <= in_ms(stage.load(known=future).cursor) <= stage.now()
-
-
 def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:
     """A later definition supersedes the earlier ones: their claims change nothing, and their loads say by whom."""
     first = stage.load("beat-1")
@@ -684,91 +784,10 @@ def test_a_load_that_the_store_forgot_counts_from_where_it_did(new_stage: Callab
 # ------------------------------------------------------------------------------ entries that come, go and are back
 
 
-def test_a_definition_may_count_from_an_earlier_instant(stage: Stage) -> None:
-    """Where it is new or changed: a one-off that is first seen late isn't lost. Elsewhere it moves nothing."""
-    stage.raw.flushall()
-    new = stage.load(known=None, counts_from=nth(3))
-    assert (new.cursor, new.since, new.news) == (nth(3), nth(3), "new")
-    assert stage.load(counts_from=nth(9)).news == "same"
-    alive = ("beat-1", "beat-2")
-    changed = stage.load("beat-2", "fingerprint-2", alive=alive, counts_from=nth(5))
-    assert (changed.cursor, changed.since, changed.news) == (nth(5), nth(5), "changed")
-    older = stage.load("beat-3", "fingerprint-3", alive=alive, counts_from=nth(1))
-    assert (older.cursor, older.since) == (nth(5), nth(5)), "a cursor never goes back"
-    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
-    assert in_ms(stage.load("beat-4", "fingerprint-4", counts_from=future).cursor) <= stage.now()
-
-
-def test_what_is_back_counts_from_when_it_was_last_known_to_be_away(stage: Stage) -> None:
-    """Windows of the absence are neither run nor missed; every beat may say so, and none takes back what ran since."""
-    assert isinstance(stage.claim(), r.Claimed)
-    stage.execute()
-    back = stage.load(absent_at=nth(5))
-    assert (back.cursor, back.since, back.news) == (nth(5), nth(5), "back")
-    assert stage.counts() == {}
-    assert stage.even()
-    assert isinstance(stage.claim(start=nth(6), since=nth(5)), r.Claimed)
-    again = stage.load("beat-2", absent_at=nth(5), alive=("beat-1", "beat-2"))
-    assert (again.cursor, again.since, again.news) == (nth(6), nth(5), "same")
-    assert stage.open_windows() == {nth(6): False}
-    future = datetime(2999, 1, 1, tzinfo=timezone.utc)
-    assert in_ms(stage.load(absent_at=future).cursor) <= stage.now()
-
-
-def test_what_is_back_counts_from_when_it_came_if_that_is_known(stage: Stage) -> None:
-    """That it was away says that nothing of the time before runs; when it came may be known more exactly."""
-    back = stage.load(absent_at=nth(5), counts_from=nth(7))
-    assert (back.cursor, back.since, back.news) == (nth(7), nth(7), "back")
-    again = stage.load("beat-2", absent_at=nth(6), counts_from=nth(9), alive=("beat-1", "beat-2"))
-    assert (again.cursor, again.news) == (nth(7), "same"), "another beat had it by then"
-
-
-def test_a_one_off_that_was_disabled_and_is_enabled_again(stage: Stage) -> None:
-    """An edit after the one that was disabled says so, to all who ask with the same instant; until it is loaded."""
-    assert stage.spent(nth(1)) == stage.spent(nth(2)) == r.Spent(), "nothing is known"
-    assert stage.spent(nth(2), disabled=True) == stage.spent(nth(2), disabled=True) == r.Spent()
-    assert stage.spent(nth(1)) == stage.spent(nth(2)) == r.Spent(), "not edited since"
-    assert stage.spent(nth(3), nth(5)) == r.Spent(nth(5))
-    assert stage.spent(nth(4), nth(6)) == stage.spent(nth(2), nth(6), disabled=True) == r.Spent(nth(5))
-    assert stage.load(absent_at=nth(5)).since == nth(5)
-    assert stage.spent(nth(4)) == r.Unknown(), "it counts from another cursor"
-    assert stage.spent(nth(4), since=nth(5)) == r.Spent(), "its next window is another matter"
-    assert stage.spent(nth(4), since=nth(5), disabled=True) == r.Spent()
-    assert stage.spent(nth(5), nth(9), since=nth(5)) == r.Spent(nth(9))
-
-
 def test_a_one_off_that_the_store_does_not_know(stage: Stage) -> None:
     """Nothing is kept of it."""
     assert stage.spent(entry="no such", disabled=True) == r.Unknown()
     assert stage.all_keys() == [stage.entry_key]
-
-
-def test_what_the_last_beat_has_left_is_in_force_no_more(stage: Stage) -> None:
-    """As long as another one that lives has it, it stays; after that it counts from when it is loaded again."""
-    alive = ("beat-1", "beat-2")
-    stage.load("beat-2", alive=alive)
-    assert stage.unload("beat-1", alive=alive) == "kept"
-    assert isinstance(stage.claim("beat-2"), r.Claimed)
-    assert stage.unload("beat-2", alive=alive) == "unloaded"
-    assert stage.unload("beat-2", alive=alive) == "unloaded"
-    assert stage.claim("beat-2", start=nth(2), since=nth(1)) == r.Superseded("")
-    before = stage.now()
-    again = stage.load("beat-1", alive=alive)
-    assert again.news == "changed"
-    assert in_ms(again.cursor) >= before
-    assert stage.unload("beat-2", alive=alive) == "kept", "it is slow: it left before the other loaded it again"
-
-
-def test_a_dead_beat_keeps_no_entry(stage: Stage) -> None:
-    """Nor does one with another definition, and what isn't in force isn't taken out of it."""
-    stage.load("beat-2")
-    assert stage.unload("beat-1", alive=("beat-1",)) == "unloaded"
-    stage.load("beat-1", "fingerprint-2", alive=("beat-1",))
-    assert stage.unload("beat-3", alive=("beat-1", "beat-3")) == "kept"
-    assert stage.store.account(ENTRY).fingerprint == "fingerprint-2"
-    stage.raw.flushall()
-    assert stage.unload() == "unknown"
-    assert stage.all_keys() == []
 
 
 def test_who_comes_later_counts_for_one_that_stood_still(stage: Stage) -> None:
@@ -913,20 +932,6 @@ def test_a_beat_heard_of_in_the_future_is_gone_as_soon_as_any(stage: Stage) -> N
 # ------------------------------------------------------------------------------------- pause, untracked, passed
 
 
-def test_a_paused_entry_isnt_claimed_and_what_is_open_goes_on(stage: Stage) -> None:
-    """Pause stops claims, not recovery nor workers; resume goes on from the cursor."""
-    stage.reach("published")
-    assert stage.store.set_paused(ENTRY, paused=True) == r.Confirmed()
-    assert stage.claim(start=nth(2), since=nth(1)) == r.Paused()
-    assert stage.load().pause
-    assert stage.store.account(ENTRY).paused_at, "since when is known, though nobody said why"
-    stage.recover()
-    stage.execute()
-    assert stage.store.set_paused(ENTRY, paused=False) == r.Confirmed()
-    assert not stage.load().pause
-    assert isinstance(stage.claim(start=nth(2), since=nth(1)), r.Claimed)
-
-
 def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
     """Recovery is for the beats whose definition is in force; the window stays overdue for them."""
     stage.reach("published")
@@ -935,23 +940,6 @@ def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
     assert isinstance(stage.take("beat-2", "fingerprint-2"), r.Unchanged)
     assert stage.deadline() == old
     assert isinstance(stage.take("beat-1"), r.Taken)
-
-
-def test_an_untracked_window_is_claimed_and_closed_in_one_step(stage: Stage) -> None:
-    """It owes nothing and is never recovered; the run key alone lets one copy of its message begin."""
-    assert isinstance(stage.claim(mode="untracked"), r.Claimed)
-    assert isinstance(stage.claim(mode="untracked"), r.Claimed)
-    assert stage.claim("beat-2", mode="untracked") == r.Moved(nth(1))
-    assert stage.deadline() is None
-    assert stage.counts() == {"untracked": 1}
-    assert stage.even()
-    assert isinstance(stage.begin("A", tracked=False), r.Begun)
-    assert isinstance(stage.begin("B", tracked=False), r.Busy)
-    assert stage.renew("A") == r.Renewed()
-    assert stage.finish("A") == r.Finished()
-    assert stage.finish("A") == r.Finished()
-    assert stage.begin("C", tracked=False) == r.Closed("")
-    assert stage.counts() == {"untracked": 1}
 
 
 def test_a_done_marker_that_alone_decides_lives_for_the_retention(stage: Stage) -> None:
@@ -1015,40 +1003,6 @@ def test_who_wakes_takes_its_window_from_the_beat_that_had_taken_it(stage: Stage
     assert isinstance(stage.recover(consumed=["another"]), r.Taken)
 
 
-def test_an_untracked_claim_of_what_is_open_publishes_nothing(stage: Stage) -> None:
-    """The beat had claimed the window as tracked, and the store lost the cursor. Sent again, it answers the same."""
-    assert isinstance(stage.claim(), r.Claimed)
-    stage.raw.hset(stage.entry_key, "cursor", format_instant(T0))
-    for _ in range(2):
-        assert stage.claim(mode="untracked") == r.Moved(nth(1))
-    assert stage.state() == "open"
-    assert stage.even()
-
-
-def test_a_window_that_another_beat_claimed_before_the_loss_is_open_again(stage: Stage) -> None:
-    """The other may be about to publish it; if it doesn't, whoever finds it overdue does."""
-    assert isinstance(stage.claim("beat-1"), r.Claimed)
-    stage.raw.delete(stage.entry_key, stage.open_key)
-    assert stage.load("beat-2").cursor == T0
-    assert stage.claim("beat-2") == r.Moved(nth(1))
-    assert stage.state() == "open"
-    stage.recover()
-    assert stage.even()
-
-
-def test_a_window_that_is_passed_is_missed(stage: Stage) -> None:
-    """pass: the window that is claimed, and all before it, are counted as missed in one step; repeated, once."""
-    starts = tuple(nth(number) for number in range(1, 6))
-    for _ in range(2):
-        reply = stage.claim(start=nth(5), mode="pass", missed=starts, missed_count=5)
-        assert replace(reply, missed=0) == r.Claimed(0, None)
-    assert stage.claim("beat-2", start=nth(5), mode="pass", missed=starts, missed_count=5) == r.Moved(nth(5))
-    assert stage.counts() == {"missed": 5}
-    assert stage.raw.zcard(stage.open_key) == 0
-    assert stage.even()
-    assert stage.begin() == r.Closed("")
-
-
 def test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed(stage: Stage) -> None:
     """Passed over: one that failed counts as failed, one that runs or waits becomes open, only the rest is missed."""
     stage.start = nth(1)
@@ -1076,16 +1030,6 @@ def test_a_window_that_ran_though_the_cursor_didnt_know_isnt_missed(stage: Stage
     assert stage.even()
 
 
-def test_a_taken_over_execution_that_dies_is_recovered(stage: Stage) -> None:
-    """An execution that began before the store lost the claim counts as the window's first."""
-    stage.reach("ahead")
-    assert stage.claim() == r.Moved(nth(1))
-    stage.lapse()
-    stage.overdue()
-    assert stage.take().attempts == 1
-    assert stage.begin("B").attempt == 2
-
-
 @pytest.mark.parametrize("delay", [0.0, 40.0])
 def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage, delay: float) -> None:
     """A retry of a window that the store forgot is due when it was, not a retention later, and nothing older begins."""
@@ -1103,47 +1047,7 @@ def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage
     assert isinstance(stage.begin("C", 1), r.Begun)
 
 
-def test_a_copy_of_what_a_worker_had_reserved_makes_no_queue_longer(stage: Stage) -> None:
-    """The first message has left its queue; a second one may lie there."""
-    stage.reach("published")
-    for taken in (True, False):
-        assert stage.receive() == r.Confirmed()
-        stage.overdue()
-        reply = stage.take(consumed=["another"])
-        assert isinstance(reply, r.Taken) == taken
-        if taken:
-            stage.confirm()
-
-
 # -------------------------------------------------------------------------------------------------- backfill
-
-
-def test_a_backfill_is_counted_apart(stage: Stage) -> None:
-    """A window that ran and runs once more by order changes nothing of what the schedule's account says."""
-    stage.reach("closed")
-    stage.lapse()
-    ordered = stage.backfill()
-    assert isinstance(ordered, r.Claimed)
-    assert stage.open_windows() == {nth(1): True}
-    assert stage.even()
-    stage.overdue()
-    assert stage.take().ordered == ordered.ordered is not None
-    assert isinstance(stage.begin("B"), r.Begun)
-    assert stage.backfill() == Open()
-    assert stage.finish("B") == r.Finished()
-    assert (stage.counts(), stage.apart()) == ({"done": 1}, {"done": 1})
-    assert stage.even()
-    assert stage.store.account(ENTRY).cursor == nth(1)
-
-
-def test_a_window_that_was_run_ahead_by_order_isnt_run_again(stage: Stage) -> None:
-    """Backfilled before its time and done: when its time comes, it has its outcome and is accounted for."""
-    assert isinstance(stage.backfill(), r.Claimed)
-    stage.execute()
-    assert stage.claim() == r.Moved(nth(1))
-    assert stage.deadline() is None
-    assert stage.counts() == {"done": 1}
-    assert stage.even()
 
 
 @pytest.mark.parametrize("runs", [False, True])
@@ -1269,15 +1173,6 @@ def test_what_is_older_than_a_window_that_is_done_is_published_again(stage: Stag
         assert isinstance(stage.take(consumed=[]), expected)
 
 
-def test_a_window_whose_queue_nobody_consumes_ends_by_its_rules(stage: Stage) -> None:
-    """It expires when it is looked at, whoever consumes what."""
-    stage.load(grace=0.0)
-    stage.claim()
-    stage.confirm()
-    stage.overdue()
-    assert stage.take(consumed=[]) == r.Closed("missed")
-
-
 def test_what_waits_for_a_worker_is_looked_at_after_an_eighth_of_its_age(stage: Stage) -> None:
     """At most ten minutes later, so that what an exhausted queue lost is soon published for a worker that comes."""
     STATES["published"](stage)
@@ -1323,19 +1218,6 @@ def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) 
     assert stage.deadline() == before
 
 
-def test_without_a_slot_an_untracked_copy_comes_back(stage: Stage) -> None:
-    """Nobody would publish it again."""
-    assert isinstance(stage.claim(mode="untracked"), r.Claimed)
-    assert stage.begin(tracked=False, no_slot="reports") == r.Busy("runs alone")
-
-
-def test_a_time_that_the_store_forgot_runs_alone(stage: Stage) -> None:
-    """Its marker alone says that it runs: a copy isn't told to come back, as no beat would publish it."""
-    stage.start = nth(3)  # ahead of the cursor, and no beat has claimed it
-    assert isinstance(stage.begin("A"), r.Begun)
-    assert stage.begin("B") == r.Busy("runs alone")
-
-
 # --------------------------------------------------------------------------------------------------- abandon
 
 
@@ -1357,17 +1239,6 @@ def test_what_never_began_is_kept_with_who_ended_it(stage: Stage) -> None:
     (text,) = stage.raw.lrange(stage.history_key, 0, -1)
     assert text.endswith(" 0 beat-1 @host-b")
     assert read_past(text).worker == ""
-
-
-def test_an_execution_of_an_abandoned_window_is_stale(stage: Stage) -> None:
-    """It goes on, and neither keeps its lease nor records its end; a message that is out is refused."""
-    stage.reach("running")
-    assert stage.abandon(running=True) == r.Finished()
-    assert stage.renew("A") == r.Stale()
-    assert stage.hand_over("A") == r.Stale()
-    assert stage.finish("A") == r.Stale()
-    assert stage.begin("B") == r.Closed("")
-    assert stage.counts() == {"cancelled": 1}
 
 
 # ---------------------------------------------------------------------------------------------------- history
@@ -1602,21 +1473,6 @@ def test_owners_may_have_odd_names(stage: Stage) -> None:
 # ------------------------------------------------------------------------------------------------- a bad network
 
 
-def test_handing_over_answers_the_same_when_its_reply_was_lost_for_long(stage: Stage) -> None:
-    """Sent again when nothing says any more that the window waits, and nobody began since, it isn't stale."""
-    stage.reach("running")
-    assert stage.hand_over("A", 1, 0.0) == r.HandedOver()
-    stage.lapse()
-    before = stage.deadline()
-    assert stage.hand_over("A", 1, 0.0) == r.HandedOver()
-    assert stage.deadline() == before, "it is the retry's by now: nothing is put off"
-    assert stage.hand_over("A", 2, 0.0) == r.Stale()
-    assert stage.hand_over("B", 1, 0.0) == r.Stale()
-    assert isinstance(stage.begin("C", 1), r.Begun)
-    stage.lapse()
-    assert stage.hand_over("A", 1, 0.0) == r.Stale(), "another has begun since"
-
-
 def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
     """A server that was restarted knows no script; nobody notices."""
     stage.reach("published")
@@ -1671,11 +1527,6 @@ def _dead_and_overdue(stage: Stage) -> None:
     stage.overdue()
 
 
-def _open_and_overdue(stage: Stage) -> None:
-    stage.reach("published")
-    stage.overdue()
-
-
 def _heard(stage: Stage) -> None:
     heard(stage.store, "beat-1")
 
@@ -1684,13 +1535,6 @@ def untracked(stage: Stage, beat: str, *alive: str) -> str:
     """A beat that doesn't track the entry says so of an overdue window; these are alive."""
     (reply,) = stage.postpone(alive, beat=beat, why="untracked")
     return str(reply)
-
-
-def _loaded_by_two(stage: Stage) -> None:
-    for beat in ("beat-1", "beat-2"):
-        stage.load(beat, alive=["beat-1", "beat-2"])
-    _open_and_overdue(stage)
-    stage.overdue(16)
 
 
 def _untracked_by_one(stage: Stage) -> None:
@@ -1863,31 +1707,6 @@ def test_of_many_at_once_one_claims_and_one_begins(new_stage: Callable[..., Stag
     assert at_once(lambda n: stages[n].begin(f"w-{n}")).count(r.Begun) == 1
 
 
-def test_an_untracked_claim_of_a_window_that_is_open_by_order(stage: Stage) -> None:
-    """The order goes on as the schedule's window, whatever the claim asked for."""
-    stage.start = nth(2)
-    assert isinstance(stage.backfill(), r.Claimed)
-    assert stage.claim(mode="untracked", missed=(nth(1),), missed_count=1) == r.Moved(nth(2), 1)
-    assert stage.open_windows() == {nth(2): False}
-    assert stage.raw.zrange(stage.open_key, 0, -1) == [stage.member]
-    assert stage.even()
-
-
-def test_what_can_not_be_published_fails_after_max_attempts(stage: Stage) -> None:
-    """A window whose message can't be made is tried max_attempts times and ends as failed, instead of piling up."""
-    stage.load(max_attempts=2)
-    assert isinstance(stage.claim(), r.Claimed)
-    assert stage.confirm(r.Published.IMPOSSIBLE) == r.Confirmed()
-    stage.recover()
-    for _ in range(2):  # the second is the repetition of the first
-        assert stage.confirm(r.Published.IMPOSSIBLE) == r.Closed("failed")
-    for published in (r.Published.SENT, r.Published.UNSURE):
-        assert stage.confirm(published) == r.Unchanged()
-    assert stage.confirm(r.Published.IMPOSSIBLE, revision=stage.revision - 1) == r.Unchanged()
-    assert stage.counts() == {"failed": 1}
-    assert stage.even()
-
-
 def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) -> None:
     """Its task id isn't the order's: it neither runs the window, nor closes it, nor puts it off."""
     stage.reach("closed")
@@ -1901,18 +1720,12 @@ def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) 
     assert stage.store.close_window(copy, "?", "unknown", 0) == r.Unchanged()
     assert stage.deadline() == deadline
     assert stage.store.begin(copy, "A", LEASE) == r.Closed("")
+    assert stage.recover().ordered == ordered.ordered is not None
     message = replace(stage.window, sent_as=task_id(prefix, ENTRY, stage.start, ordered.ordered))
     assert receive_many(stage.store, [(message, 0, LEASE, HOLDER)]) == [r.Confirmed()]
     assert isinstance(stage.store.begin(message, "B", LEASE), r.Begun)
     assert stage.finish("B") == r.Finished()
     assert stage.apart() == {"done": 1}
-
-
-def test_a_message_that_can_not_be_made_changes_nothing_of_a_window_that_a_worker_failed(stage: Stage) -> None:
-    """Its failure isn't the confirming beat's, which doesn't report it as its own."""
-    stage.reach("running")
-    assert stage.finish("A", "failed") == r.Finished()
-    assert stage.confirm(r.Published.IMPOSSIBLE) == r.Unchanged()
 
 
 def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:
@@ -1937,19 +1750,6 @@ def test_without_its_fence_a_delivery_ends_its_own_execution(stage: Stage, holde
         assert finish(0) == (r.Again() if ends else r.Stale())
 
 
-def test_a_window_of_an_unknown_entry_is_put_off_and_in_the_end_forgotten(stage: Stage) -> None:
-    """It doesn't hide what is overdue behind it; once its entry has expired, it goes too."""
-    stage.reach("published")
-    assert stage.postpone([]) == ["no"]
-    stage.overdue()
-    assert stage.postpone([]) == ["postponed"]
-    assert not any(each.windows for each in stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
-    stage.overdue()
-    stage.raw.delete(stage.entry_key)
-    assert stage.postpone([]) == ["forgotten"]
-    assert stage.deadline() is None
-
-
 def test_an_expired_copy_by_a_clock_that_is_ahead_closes_nothing(stage: Stage) -> None:
     """The server's clock says whether a window has expired; it is published again soon, whoever confirms it late."""
     stage.load()
@@ -1970,73 +1770,6 @@ def test_a_copy_that_expires_by_itself(stage: Stage) -> None:
     assert stage.store.close_window(stage.window, "P", "expired", 0, now - MINUTE) == r.Closed("expired")
     stage.backfill()
     assert stage.store.close_window(stage.window, "P", "expired", 0, now + MINUTE) == r.Confirmed()
-
-
-def test_what_another_living_beat_knows_is_not_put_off(stage: Stage) -> None:
-    """In a rolling deploy an old beat leaves the new one's overdue windows alone: recovery isn't delayed by it."""
-    stage.load("beat-1")
-    stage.reach("published")
-    stage.overdue()
-    assert stage.postpone(["beat-0", "beat-1"]) == ["no"]
-    assert isinstance(stage.take("beat-1"), r.Taken)
-    stage.overdue()
-    assert stage.postpone(["beat-0"]) == ["postponed"]
-
-
-def test_an_entry_that_living_beats_had_is_put_off(stage: Stage) -> None:
-    """Deleted at run time: each beat that looks has it no more, and the last of them puts its windows off."""
-    stage.load("beat-1")
-    stage.load("beat-2")
-    stage.reach("published")
-    stage.overdue()
-    assert stage.postpone(["beat-2"], beat="beat-1") == ["no"], "beat-2 may have it still"
-    assert stage.postpone(["beat-1"], beat="beat-2") == ["postponed"]
-    assert not any(each.windows for each in stage.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards)
-
-
-def test_windows_that_no_worker_closes_any_more_are_dropped(stage: Stage) -> None:
-    """The task was an OnceTask when they were claimed; not while another beat may know better, nor while one runs."""
-    stage.load("beat-1")
-    stage.reach("published")
-    stage.overdue(16)
-    assert stage.postpone(["beat-1"], beat="beat-2", why="untracked") == ["no"]
-    begun = stage.begin()
-    stage.overdue(16)
-    assert stage.postpone([], beat="beat-1", why="untracked") == ["no"]
-    assert stage.deadline() > stage.now(), "it is looked at again once the lease is over"
-    stage.store.finish(Ending(stage.window, "A", begun.fence, "failed", 1.0))
-    stage.overdue(16)
-    assert stage.postpone([], beat="beat-1", why="untracked") == ["closed"]
-    assert stage.counts() == {"dropped": 1}
-    assert stage.even()
-
-
-def test_what_no_beat_tracks_is_dropped_beside_living_beats(stage: Stage) -> None:
-    """The last beat that says so drops it. One that loads the entry may track it by then: what it said is forgotten."""
-    both, all_three = ("beat-1", "beat-2"), ("beat-1", "beat-2", "beat-3")
-    _loaded_by_two(stage)
-    assert untracked(stage, "beat-1", *both) == "no", "beat-2 may know better"
-    assert untracked(stage, "beat-1", *both) == "no", "that was known"
-    stage.load("beat-1", alive=both)
-    assert untracked(stage, "beat-2", *both) == "no", "beat-1 may track it now"
-    stage.load("beat-3", alive=all_three)
-    assert untracked(stage, "beat-1", *all_three) == "no", "beat-3 may know better"
-    assert untracked(stage, "beat-2", *both) == "closed", "beat-3 is gone, and what beat-1 said stands"
-    assert stage.counts() == {"dropped": 1}
-    assert stage.even()
-    assert untracked(stage, "beat-2", *both) == "closed", "the reply was lost"
-    assert untracked(stage, "beat-1", *both) == "no", "another one did it"
-    assert stage.counts() == {"dropped": 1}
-
-
-def test_a_load_of_another_definition_forgets_what_its_beat_said(stage: Stage) -> None:
-    """A beat that is superseded may track the entry all the same, and have it once the other one is gone."""
-    both = ("beat-1", "beat-2")
-    _loaded_by_two(stage)
-    assert untracked(stage, "beat-1", *both) == "no"
-    stage.load("beat-2", "other", alive=both)
-    assert isinstance(stage.load("beat-1", loaded_at=1, alive=both), r.Superseded)
-    assert untracked(stage, "beat-2", *both) == "no", "beat-1 may track it"
 
 
 def test_each_living_beat_has_its_look_before_a_window_is_dropped(stage: Stage) -> None:
