@@ -374,12 +374,20 @@ a time that the store forgot runs alone: a copy isn't told to come back, as no b
 a window whose queue nobody consumes ends by its rules when it is looked at | grace=0.0
   reach published; overdue; take consumed=() = Closed missed
 a hand-over whose reply was lost for long isn't stale, while nobody has begun since |
-  reach running; hand_over A 1 0.0; lapse; hand_over A 1 0.0; hand_over A 2 0.0 = Stale; hand_over B 1 0.0 = Stale
-  begin C 1; lapse; hand_over A 1 0.0 = Stale
+  reach running; hand_over A 1 0.0; lapse; mark; hand_over A 1 0.0; unmoved; hand_over A 2 0.0 = Stale
+  hand_over B 1 0.0 = Stale; begin C 1; lapse; hand_over A 1 0.0 = Stale
+a later retry than the one that is due isn't waited for: only a message of the retry that is due moves the deadline |
+  reach running; hand_over; mark; receive 2 = Unchanged; unmoved
+what was ordered ahead and hasn't begun becomes the schedule's: one window, not two; its message may be out |
+  backfill; mark; claim = Moved 1; unmoved; open = 1; attempts = 0; begin; finish; counts = done 1; apart =; even
+so does what was ordered ahead and runs |
+  backfill; begin; mark; claim = Moved 1; unmoved; open = 1; attempts = 1; begin; finish; counts = done 1; apart =; even
+without its fence only what runs is finished: not what died, or what nothing is known of |
+  unfenced = Stale; reach died; unfenced = Stale; begin; unfenced = Finished
 """
 PLAIN = {"confirm": "Confirmed", "receive": "Confirmed", "recover": "Taken", "hand_over": "HandedOver", "even": "True"}
 PLAIN |= {"claim": "Claimed", "backfill": "Claimed", "begin": "Begun", "take": "Taken", "finish": "Finished"}
-PLAIN |= {"renew": "Renewed", "pause": "Confirmed"}
+PLAIN |= {"renew": "Renewed", "pause": "Confirmed", "unmoved": "True"}
 DOING: dict[str, Callable[..., Any]] = {
     "at": lambda s, number: setattr(s, "start", nth(number)),
     "forget": lambda s: s.raw.delete(s.entry_key),
@@ -393,6 +401,10 @@ DOING: dict[str, Callable[..., Any]] = {
     "swept": lambda s: s.store.overdue("beat-1", datetime.now(timezone.utc), 10).shards[s.shard_number].windows,
     "open": lambda s: [number(start) + " backfill" * of for start, of in s.open_windows().items()],
     "cursor": lambda s: number(s.store.account(ENTRY).cursor),
+    "mark": lambda s: setattr(s, "marked", s.deadline()),
+    "unmoved": lambda s: s.deadline() == s.marked,
+    "unfenced": lambda s: s.store.finish(Ending(s.window, "A", 0, "failed")),
+    "attempts": lambda s: [each.attempts for each in s.store.account(ENTRY).open.values()],
     "born": lambda s: number(s.store.account(ENTRY).born),
     "learn": lambda s, owner: number(s.begin(owner).last_done),
     "since": lambda s: number(s.store.account(ENTRY).since),
@@ -1050,21 +1062,6 @@ def test_a_taken_over_retry_whose_message_is_lost_is_recovered_soon(stage: Stage
 # -------------------------------------------------------------------------------------------------- backfill
 
 
-@pytest.mark.parametrize("runs", [False, True])
-def test_a_window_that_was_ordered_ahead_and_is_still_open_becomes_the_schedules(stage: Stage, *, runs: bool) -> None:
-    """Backfilled before its time and not yet done: when its time comes, it is one window, not two."""
-    assert isinstance(stage.backfill(), r.Claimed)
-    assert not runs or isinstance(stage.begin(), r.Begun)
-    due = stage.deadline()
-    assert stage.claim() == r.Moved(nth(1))
-    assert stage.deadline() == due, "its message may be out"
-    assert [(each.backfill, each.attempts) for each in stage.store.account(ENTRY).open.values()] == [(False, runs)]
-    assert isinstance(stage.begin(), r.Begun)
-    assert stage.finish() == r.Finished()
-    assert (stage.counts(), stage.apart()) == ({"done": 1}, {})
-    assert stage.even()
-
-
 # ------------------------------------------------------------------------------------------------ who ordered what
 
 
@@ -1207,15 +1204,6 @@ def test_workers_say_what_they_consume(stage: Stage) -> None:
     assert {*store.workers(now, 30.0)[0]} == {"w-2"}
     assert not stage.raw.zscore(key, "w-1 b a")
     assert 0 < stage.raw.pttl(key) <= 86_400_000
-
-
-def test_a_later_retry_than_the_one_that_is_due_is_not_waited_for(stage: Stage) -> None:
-    """Only a message of the retry that has the window holds its deadline."""
-    stage.reach("running")
-    stage.hand_over(retry=1)
-    before = stage.deadline()
-    assert stage.receive(retry=2) == r.Unchanged()
-    assert stage.deadline() == before
 
 
 # --------------------------------------------------------------------------------------------------- abandon
@@ -1726,16 +1714,6 @@ def test_a_copy_of_the_schedules_message_does_nothing_to_an_order(stage: Stage) 
     assert isinstance(stage.store.begin(message, "B", LEASE), r.Begun)
     assert stage.finish("B") == r.Finished()
     assert stage.apart() == {"done": 1}
-
-
-def test_without_its_fence_only_a_window_that_runs_is_finished(stage: Stage) -> None:
-    """A worker's main process doesn't know the fence: it ends what runs, not what died, or what nothing is known of."""
-    finish = lambda: stage.store.finish(Ending(stage.window, "A", 0, "failed"))  # noqa: E731
-    assert finish() == r.Stale(), "nothing is known of it"
-    stage.reach("died")
-    assert finish() == r.Stale()
-    assert isinstance(stage.begin("A"), r.Begun)
-    assert finish() == r.Finished()
 
 
 @pytest.mark.parametrize(("holder", "ends"), [("A:1", True), ("A", True), ("AB:1", False), ("B:A:1", False)])
