@@ -384,6 +384,17 @@ so does what was ordered ahead and runs |
   backfill; begin; mark; claim = Moved 1; unmoved; open = 1; attempts = 1; begin; finish; counts = done 1; apart =; even
 without its fence only what runs is finished: not what died, or what nothing is known of |
   unfenced = Stale; reach died; unfenced = Stale; begin; unfenced = Finished
+a done marker that alone says that a window ran, as the cursor hasn't passed it, lives for the retention |
+  claim mode=untracked; begin A tracked=False; finish A; marker = retention; at 7; execute; marker = retention
+beside a cursor that has passed its window it may go soon |
+  reach closed; marker = marker_ttl
+a server that was restarted knows no script, and nobody notices |
+  reach published; forget_scripts; begin; forget_scripts; renew; forget_scripts; finish
+who has a message reserved, how much it executes and for how long it has had it, is known until it begins |
+  reach published; receive holder=celery@a:3:71; holder = by night celery@a 3 71
+  receive holder=celery@a:-:71; holder = by night celery@a None 71; begin; holder = by night; lapse
+  recover = Taken 0 1; confirm; holder = by night; receive holder=celery@b:0:1; holder = by night celery@b 0 1
+  seen = waiting; recover = Taken 0 1; holder = by night
 """
 PLAIN = {"confirm": "Confirmed", "receive": "Confirmed", "recover": "Taken", "hand_over": "HandedOver", "even": "True"}
 PLAIN |= {"claim": "Claimed", "backfill": "Claimed", "begin": "Begun", "take": "Taken", "finish": "Finished"}
@@ -405,6 +416,17 @@ DOING: dict[str, Callable[..., Any]] = {
     "unmoved": lambda s: s.deadline() == s.marked,
     "unfenced": lambda s: s.store.finish(Ending(s.window, "A", 0, "failed")),
     "attempts": lambda s: [each.attempts for each in s.store.account(ENTRY).open.values()],
+    "forget_scripts": lambda s: s.raw.script_flush(),
+    # Which setting the run key's expiry is of.
+    "marker": lambda s: [
+        setting
+        for setting in ("retention", "marker_ttl")
+        if abs(getattr(s.store.settings, setting) - s.raw.pttl(s.run_key) / 1000) < 5
+    ],
+    "holder": lambda s: [
+        word for each in s.store.account(ENTRY).open.values() for word in (each.queue, *(each.holder or ()))
+    ],
+    "seen": lambda s: Lookup(s.store).entry(ENTRY, 1).windows[0].state,
     "born": lambda s: number(s.store.account(ENTRY).born),
     "learn": lambda s, owner: number(s.begin(owner).last_done),
     "since": lambda s: number(s.store.account(ENTRY).since),
@@ -954,28 +976,6 @@ def test_a_beat_with_another_definition_takes_nothing(stage: Stage) -> None:
     assert isinstance(stage.take("beat-1"), r.Taken)
 
 
-def test_a_done_marker_that_alone_decides_lives_for_the_retention(stage: Stage) -> None:
-    """Of an untracked message, or one from before the store's loss, only the marker says that it ran."""
-    assert isinstance(stage.claim(mode="untracked"), r.Claimed)
-    assert isinstance(stage.begin("A", tracked=False), r.Begun)
-    assert stage.finish("A") == r.Finished()
-    untracked = stage.raw.pttl(stage.run_key)
-    stage.start = nth(7)
-    stage.execute()
-    ahead = stage.raw.pttl(stage.run_key)
-    settings = stage.store.settings
-    assert settings.retention > settings.marker_ttl
-    assert ahead / 1000 == pytest.approx(settings.retention, abs=5)
-    assert untracked / 1000 == pytest.approx(settings.retention, abs=5)
-
-
-def test_a_done_marker_beside_the_cursor_lives_for_marker_ttl(stage: Stage) -> None:
-    """Where the cursor has passed a window its marker may go soon."""
-    stage.reach("closed")
-    assert stage.raw.pttl(stage.run_key) / 1000 == pytest.approx(stage.store.settings.marker_ttl, abs=5)
-    assert stage.raw.ttl(stage.history_key) > 0
-
-
 def test_an_untracked_window_that_another_beat_claimed_before_the_loss_is_counted(stage: Stage) -> None:
     """Also where the hash is lost and the claim key isn't, every window that the cursor passes has an account."""
     assert isinstance(stage.claim("beat-1", mode="untracked"), r.Claimed)
@@ -1104,32 +1104,6 @@ def test_a_foreign_record_of_an_order_is_named(stage: Stage, text: str) -> None:
     found = [record.order for record in read_orders(stage.store)]
     assert [order.what for order in found] == ["unreadable", "run", "unreadable"]
     assert all("once:orders" in order.note for order in found if order.what == "unreadable")
-
-
-def test_who_has_a_message_reserved_is_known_until_it_begins(stage: Stage) -> None:
-    """The worker, how much it executes and for how long it has had it; not any more once it began, or is sent again."""
-
-    def holder() -> tuple[str, int | None, int] | None:
-        (window,) = stage.store.account(ENTRY).open.values()
-        assert window.queue == QUEUE
-        return window.holder
-
-    stage.reach("published")
-    for executes, known in (("3", 3), ("-", None)):
-        assert stage.receive(holder=f"celery@a:{executes}:71") == r.Confirmed()
-        assert holder() == ("celery@a", known, 71)
-    assert isinstance(stage.begin(), r.Begun)
-    assert holder() is None
-    stage.lapse()
-    stage.recover()
-    stage.confirm()
-    assert holder() is None
-    assert stage.receive(holder="celery@b:0:1") == r.Confirmed()
-    assert holder() == ("celery@b", 0, 1)
-    (seen,) = Lookup(stage.store).entry(ENTRY, 1).windows
-    assert seen.state == "waiting", "its execution died, and nobody has begun it since"
-    stage.recover()
-    assert holder() is None, "what it said before doesn't count"
 
 
 def _second_copy(stage: Stage, queue: str | None = QUEUE) -> None:
@@ -1459,14 +1433,6 @@ def test_owners_may_have_odd_names(stage: Stage) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- a bad network
-
-
-def test_forgotten_scripts_are_sent_again(stage: Stage) -> None:
-    """A server that was restarted knows no script; nobody notices."""
-    stage.reach("published")
-    for verb in (stage.begin, stage.renew, stage.finish):
-        stage.raw.script_flush()
-        assert isinstance(verb(), (r.Begun, r.Renewed, r.Finished))
 
 
 @pytest.mark.parametrize(
