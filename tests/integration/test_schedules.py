@@ -224,34 +224,19 @@ COSTLY = union(*(RRule("DAILY", "2020-01-01T00:00Z", bymonth=2, bymonthday=30, b
         {"options": {"expires": NAIVE}},
         {"schedule": crontab(hour=6), "timezone": "Europe/Berlin", "once": {"tz": "Asia/Tokyo"}},
         {"schedule": cron("0 2 * * *", tz="UTC"), "timezone": "Europe/Berlin"}, {"schedule": COSTLY},
+        lambda s: s.next("there", -1), lambda s: s.next("there", 1, "today"), lambda s: s.history("there", -1),
+        lambda s: s.backfill("there", None, NOW), lambda s: s.run("there", NOW + timedelta(days=1)),
+        lambda s: s.delete("there", if_version="1"),
     ],
 )  # fmt: skip
-def test_wrong_input_is_one_line_before_anything_is_written(schedules, raw, wrong: dict[str, Any]) -> None:
-    """At the caller; the store has nothing of it."""
-    given = {"name": "a", "task": "t", "schedule": 60, **wrong}
+def test_what_is_wrong_is_one_line_before_anything_is_written(schedules: Schedules, raw: redis.Redis, wrong) -> None:
+    """What a schedule is set to, and numbers and times that are asked for: at the caller; the store is as it was."""
+    schedules.set("there", task="t", schedule=60)
+    before = {key: raw.dump(key) for key in raw.scan_iter("once:*def*")}
     with pytest.raises(errors.SettingError) as found:
-        schedules.set(given.pop("name"), **given)
+        wrong(schedules) if callable(wrong) else schedules.set(**{"name": "a", "task": "t", "schedule": 60, **wrong})
     assert "\n" not in str(found.value)
-    assert not [*raw.scan_iter("once:*def*")]
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda s: s.next("a", -1),
-        lambda s: s.next("a", 1, "today"),
-        lambda s: s.history("a", -1),
-        lambda s: s.backfill("a", None, NOW),
-        lambda s: s.run("a", NOW + timedelta(days=1)),
-        lambda s: s.delete("a", if_version="1"),
-    ],
-)
-def test_a_wrong_question_is_one_line(schedules: Schedules, ask: Callable[[Schedules], Any]) -> None:
-    """Of numbers and times as well."""
-    schedules.set("a", task="t", schedule=60)
-    with pytest.raises(errors.SettingError) as found:
-        ask(schedules)
-    assert "\n" not in str(found.value)
+    assert {key: raw.dump(key) for key in raw.scan_iter("once:*def*")} == before
 
 
 def test_where_schedules_are_kept_is_said_once() -> None:
