@@ -95,6 +95,13 @@ def loaded(scheduler: OnceScheduler) -> Any:
     return scheduler.entries.get("tick")
 
 
+def of_an_hour(app: Celery, schedulers: Callable[..., OnceScheduler], **options: Any) -> tuple[OnceScheduler, Any]:
+    """A scheduler whose entry "tick" is hourly, and that entry."""
+    hourly(app, **options)
+    scheduler = schedulers()
+    return scheduler, loaded(scheduler)
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -287,9 +294,7 @@ def test_a_base_that_can_not_keep_last_run_at(redis_url, schedulers, caplog) -> 
 
 def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -> None:
     """What is published again doesn't wait once more."""
-    hourly(app, countdown=30)
-    scheduler = schedulers()
-    row = loaded(scheduler)
+    scheduler, row = of_an_hour(app, schedulers, countdown=30)
     for start in (datetime.now(timezone.utc) - timedelta(minutes=1), datetime.now(timezone.utc)):
         scheduler._publish([Job(row, start, Claimed(1, None), again=True)], steady())
     assert [headers["eta"] is None for headers in queued(redis_url)] == [True, False]
@@ -297,9 +302,7 @@ def test_a_countdown_counts_from_the_first_publish(app, redis_url, schedulers) -
 
 def test_expires_is_counted_from_the_servers_time(app, redis_url, schedulers, monkeypatch) -> None:
     """Of an ordered window, too, which doesn't expire in the store: this machine's clock is an hour behind."""
-    hourly(app, expires=900)
-    scheduler = schedulers()
-    row = loaded(scheduler)
+    scheduler, row = of_an_hour(app, schedulers, expires=900)
     start = datetime.now(timezone.utc)
     monkeypatch.setattr(scheduler.clock, "now", lambda: start + timedelta(hours=1))
     scheduler._publish([Job(row, start, Claimed(1, None, ordered=start))], steady())
@@ -449,9 +452,7 @@ def test_what_is_claimed_and_not_yet_published_needs_no_store(start_redis, app, 
     """An untracked window, for which there was no time, is published though Redis has gone away meanwhile."""
     server = start_redis()
     app.conf.update(once_beat_redis_url=server.url())
-    hourly(app, once={"tracked": False})
-    scheduler = schedulers()
-    row = loaded(scheduler)
+    scheduler, row = of_an_hour(app, schedulers, once={"tracked": False})
     scheduler._owed.append(Job(row, row.next, Claimed(0, None)))
     server.kill()
     scheduler.recovery.hurry()
@@ -573,9 +574,7 @@ def test_what_is_raised_behind_the_message(app, schedulers, redis_url, cls: type
 def published_by_hand(app: Celery, schedulers: Callable[[], OnceScheduler], *queue: str) -> tuple[Any, datetime]:
     """A scheduler, and the start of a window that has no message, though the store has heard of one."""
     app.conf.once_beat_start_timeout = 0.1
-    hourly(app)
-    scheduler = schedulers()
-    row = loaded(scheduler)
+    scheduler, row = of_an_hour(app, schedulers)
     key = WindowKey("tick", row.next)
     (claimed,) = scheduler.store.claim_many(scheduler.beat_id, [ClaimRequest(key, row.cursor, row.fingerprint)])
     scheduler.store.confirm_many([Confirmation(key, claimed.revision, Published.SENT, 0.1, *queue)])
