@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import filled
@@ -50,28 +50,33 @@ def tab_to(page: Page, wanted: Locator) -> None:
     raise AssertionError(f"Tab doesn't lead to {wanted}")
 
 
-def press_to(page: Page, role: str, name: str) -> None:
-    """Press Tab until what has this role and name has the focus."""
-    tab_to(page, page.get_by_role(role, name=name, exact=role != "textbox").first)
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
 
 
-def fill_in(page: Page, form: str, **fields: str) -> None:
-    """Type into fields of the form with this heading, which Tab leads to."""
+def enter(page: Page, role: str, name: str) -> None:
+    """Press Tab until what has this role and name has the focus, and then Enter."""
+    tab_to(page, page.get_by_role(role, name=name, exact=True).first)
+    press(page, "Enter")
+
+
+def fill_in(page: Page, form: str, *keys: str, **fields: str) -> None:
+    """Type into fields of the form with this heading, which Tab leads to; then press these keys."""
     for label, text in fields.items():
         tab_to(page, page.get_by_role("form", name=form).get_by_label(label.replace("_", " "), exact=False).first)
-        page.keyboard.press("ControlOrMeta+a")
+        press(page, "ControlOrMeta+a")
         page.keyboard.type(text)
+    press(page, *(keys or ["Enter"]))
 
 
 def to_orders(page: Page, entry: str = "hourly") -> None:
     """From the board to the page of an entry's orders."""
-    press_to(page, "link", "Orders")
-    page.keyboard.press("Enter")
-    press_to(page, "textbox", "Entry")
+    enter(page, "link", "Orders")
+    tab_to(page, page.get_by_role("textbox", name="Entry").first)
     page.keyboard.type(entry)
-    page.keyboard.press("Enter")
-    press_to(page, "link", entry)
-    page.keyboard.press("Enter")
+    press(page, "Enter")
+    enter(page, "link", entry)
     expect(page.get_by_role("heading", name=entry, exact=True)).to_be_visible()
 
 
@@ -88,51 +93,35 @@ def test_everything_by_keyboard(system: System, acting: Board, visit: Visit, sch
     assert check_page(page) == set()
 
     fill_in(page, "Run a window now", Your_name="anna", Note="after the fix")
-    page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text("Ordered 1 window. A beat publishes it at once.")
     expect(page.locator("tbody tr").first).to_contain_text("anna (by token)")
     wait_until(lambda: system.account("hourly").apart.get("done") == 1, "a worker ran it", 60)
 
     history = system.store.account("hourly")
     since, until = (history.cursor - timedelta(hours=n) for n in (3, 0))
-    fill_in(
-        page,
-        "Run a range of windows",
-        From=format_instant(since),
-        To=format_instant(until),
-        Your_name="anna",
-        Note="twice",
-    )
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Space")  # also what is done
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    also_done = ("Shift+Tab", "Shift+Tab", "Space", "Tab", "Enter")
+    span = {"From": format_instant(since), "To": format_instant(until)}
+    fill_in(page, "Run a range of windows", *also_done, **span, Your_name="anna", Note="twice")
     expect(page.get_by_role("status")).to_contain_text("4 windows")
     expect(page.get_by_role("listitem")).to_have_count(4)
     assert system.account("hourly").apart == {"done": 1}, "nothing runs before it is agreed to"
     assert check_page(page) == set()
-    press_to(page, "button", "Run 4 windows")
-    page.keyboard.press("Enter")
+    enter(page, "button", "Run 4 windows")
     expect(page.get_by_role("status")).to_contain_text("Ordered 4 windows.")
     wait_until(lambda: system.account("hourly").apart.get("done") == 5, "workers ran them", 60)
 
     fill_in(page, "Pause", Your_name="anna", Note="the database moves")
-    page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Paused.")
     assert system.account("hourly").paused_for == "the database moves"
     assert check_page(page) == set()
-    press_to(page, "link", "All entries")
-    page.keyboard.press("Enter")
+    enter(page, "link", "All entries")
     expect(page.locator(".attention").first).to_contain_text("ago by anna (by token): the database moves")
     to_orders(page)
     fill_in(page, "Resume", Your_name="anna")
-    page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("Resumed.")
     assert not system.account("hourly").paused
     assert [record.order.what for record in read_orders(system.store)] == ["resume", "pause", "backfill", "run"]
-    press_to(page, "link", "All orders")
-    page.keyboard.press("Enter")
+    enter(page, "link", "All orders")
     expect(page.locator("tbody tr")).to_have_count(4)
     assert check_page(page) == set()
     beat.stop()
@@ -148,23 +137,20 @@ def test_open_windows_are_given_up(system: System, acting: Board, visit: Visit) 
     page = visit(acting.url, extra_http_headers=bearer())
     to_orders(page)
     fill_in(page, "Give up open windows", Your_name="anna", Note="a note to keep")
-    page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_have_text("found no window, expected one or more to give up")
     assert check_page(page) == set()
     form = page.get_by_role("form", name="Give up open windows")
     expect(form.get_by_label("Note")).to_have_value("a note to keep")
-    for running in (False, True):
-        boxes = form.locator("[name=start]")
-        for number in range(boxes.count()):
-            boxes.nth(number).focus()
-            page.keyboard.press("Space")
-        if running:
-            form.locator("[name=running]").focus()
-            page.keyboard.press("Space")
+    for boxes, said in (
+        ("[name=start]", "Gave up 2 windows; left 1"),
+        ("[name=start], [name=running]", "Gave up 1 windows; left 0"),
+    ):
+        for box in form.locator(boxes).all():
+            box.focus()
+            press(page, "Space")
         form.get_by_label("Your name").focus()
         page.keyboard.type("anna")
-        page.keyboard.press("Enter")
-        said = "Gave up 1 windows; left 0" if running else "Gave up 2 windows; left 1"
+        press(page, "Enter")
         expect(page.get_by_role("status")).to_contain_text(said)
     assert not system.account("hourly").open
     assert system.account("hourly").counts == {"cancelled": 3}
@@ -200,12 +186,13 @@ def test_a_schedule_that_was_set_at_run_time_is_edited(
         form.get_by_label("Note").fill("too often")
         form.get_by_label("Note").press("Enter")
 
-    send(changed)
-    expect(page.get_by_role("alert")).to_contain_text("expected version 1, it has version 2")
-    send("{")
-    expect(page.get_by_role("alert")).to_contain_text("expected JSON")
-    send('{"type": "interval"}')
-    expect(page.get_by_role("alert")).to_contain_text("found")
+    for text, refused in (
+        (changed, "expected version 1, it has version 2"),
+        ("{", "expected JSON"),
+        ('{"type": "interval"}', "found"),
+    ):
+        send(text)
+        expect(page.get_by_role("alert")).to_contain_text(refused)
     send(changed)
     expect(page.get_by_role("status")).to_contain_text("Changed.")
     found = schedules.get("user-42")
@@ -252,10 +239,12 @@ class Form(NamedTuple):
 
 def open_form(system: System, board: Board) -> Form:
     fill(system, 1)
-    (line,) = set(
-        wait_until(lambda: re.findall(r'id="e(\w+)"', board.ask(headers=bearer()).text), "the entry is shown", 60)
-    )
-    return form_of(board, line)
+    return form_of(board, *set(found(board, r'id="e(\w+)"')))
+
+
+def found(board: Board, pattern: str, path: str = "/") -> list[Any]:
+    """What a page has of it, once it has any."""
+    return wait_until(lambda: re.findall(pattern, board.ask(path, headers=bearer()).text), f"{pattern} is shown", 60)
 
 
 def form_of(board: Board, line: str) -> Form:
@@ -376,10 +365,7 @@ def test_what_cant_be_ordered_is_said(system: System, board: Start) -> None:
     system.settings = {"timezone": "Europe/Berlin"}
     filled.load(system.store, list(loaded_of(system).entries), timedelta(hours=1))
     acting = board("--actions", ONCE_BOARD_TOKEN=TOKEN)
-    lines = wait_until(
-        lambda: dict(re.findall(r'<a href="entry/(\w+)">(\w+)</a>', acting.ask(headers=bearer()).text)), "shown", 60
-    )
-    for line, name in lines.items():
+    for line, name in set(found(acting, r'<a href="entry/(\w+)">(\w+)</a>')):
         form = form_of(acting, line)
         for text in ("0001-01-01T00:00Z", "0001-01-02", "1969-12-31T23:00Z", "9999-12-31T23:59:59Z", "soon"):
             assert form.send("run", window=text).status == 422, text
@@ -406,11 +392,7 @@ def test_what_beats_run_can_be_ordered_whatever_code_the_board_has(system: Syste
     system.worker(pool="solo").wait_ready()
     beat = system.beat()
     wait_until(lambda: system.store.account("new"), "the entry is loaded", 60)
-    lines = wait_until(
-        lambda: re.findall(r'<a href="orders/(\w+)">new</a>', acting.ask("/orders?entry=new", headers=bearer()).text),
-        "the board shows the entry",
-        60,
-    )
+    lines = found(acting, r'<a href="orders/(\w+)">new</a>', "/orders?entry=new")
     assert form_of(acting, lines[0]).send("run").status == 303
     wait_until(lambda: system.account("new").apart == {"done": 1}, "a worker ran it", 60)
     beat.stop()

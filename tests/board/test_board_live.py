@@ -21,13 +21,6 @@ from celery_once_beat.windows import parse_instant, task_id
 pytestmark = pytest.mark.xdist_group("chromium")  # one browser is enough for all of them
 
 
-#: Nothing is published or executed again since the machine is busy.
-PATIENT = {
-    "once_beat_claim_lease": 10.0,
-    "once_beat_publish_timeout": 10.0,
-    "once_beat_start_timeout": 60.0,
-    "once_beat_lease": 15.0,
-}
 ENTRIES = {
     "tick": {"task": WORK, "every": 1.0},
     "failing": {"task": "apps.once_app.ending", "every": 2.0, "args": ["fails"]},
@@ -37,6 +30,11 @@ ENTRIES = {
 
 def cells(page: Page, name: str) -> Locator:
     return row(page, name).locator(".cells a")
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
 
 
 def focused(page: Page) -> str:
@@ -82,7 +80,11 @@ def test_a_window_tells_its_story(system: System, board: Start, visit: Visit) ->
     system.settings = {
         "timezone": "Europe/Berlin",
         "once_beat_board_links": {"Flower": "https://flower.example/task/{task_id}?of={entry}&at={start}"},
-        **PATIENT,
+        # Nothing is published or executed again since the machine is busy.
+        "once_beat_claim_lease": 10.0,
+        "once_beat_publish_timeout": 10.0,
+        "once_beat_start_timeout": 60.0,
+        "once_beat_lease": 15.0,
     }
     worker, beat = system.worker(pool="solo").wait_ready(), system.beat()
     system.wait_done(3)
@@ -179,8 +181,7 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
         (["Control+End"], (30, -1)),
         (["ArrowUp", "ArrowRight", "ArrowRight"], (29, 1)),
     ):
-        for key in keys:
-            page.keyboard.press(key)
+        press(page, *keys)
         assert at() == expected, keys
     expect(page.locator(":focus")).to_be_in_viewport()
     label = focused(page)
@@ -190,11 +191,9 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     assert focused(page) == label
-    page.keyboard.press("Home")
-    page.keyboard.press("Enter")
+    press(page, "Home", "Enter")
     expect(page.get_by_role("dialog", name=names[29])).to_contain_text("The newest windows")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    press(page, "Tab", "Enter")
     expect(page.get_by_role("dialog")).to_contain_text("Attempts")
     page.keyboard.press("Escape")
 
@@ -205,19 +204,16 @@ def test_the_keyboard_alone(system: System, board: Start, visit: Visit) -> None:
     expect(page).to_have_url(re.compile(r"\?zoom=hour&q=ENTRY-1$"))
     expect(page.get_by_role("searchbox")).to_be_focused()
     expect(page.get_by_role("searchbox")).to_have_value("ENTRY-1")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    press(page, "Tab", "Enter")
     expect(page.get_by_role("link", name="1 h")).to_be_focused()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
+    press(page, "Tab", "Enter")
     expect(page.get_by_role("link", name="6 h")).to_have_attribute("aria-current", "true")
     expect(page.get_by_role("link", name="6 h")).to_be_focused()
     while focused(page) != "SUMMARY":
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#menu-state ul")).to_be_visible()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Escape")
+    press(page, "Tab", "Escape")
     expect(page.locator("#menu-state ul")).to_be_hidden()
     expect(page.locator("#menu-state summary")).to_be_focused()
 
@@ -234,32 +230,30 @@ def test_quick_clicks_all_count(system: System, board: Start, visit: Visit) -> N
     loaded_of(system)
     there = board()
     page = visit(f"{there.url}/?sort=name&page=2")
-    there.proc.pause()
-    page.get_by_role("link", name="7 days").click()
-    page.get_by_text("Group: none").click()
-    there.proc.resume()
-    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
-    expect(page.get_by_role("link", name="prefix")).to_be_visible()
-    there.proc.pause()
-    page.get_by_role("link", name="prefix").click()
-    page.get_by_role("link", name="31 days").click()
-    there.proc.resume()
-    expect(page.get_by_role("link", name="31 days")).to_have_attribute("aria-current", "true")
+    week, month, prefix, billing, mail = (
+        page.get_by_role("link", name=name, exact=True) for name in ("7 days", "31 days", "prefix", "billing", "mail")
+    )
+
+    def click_at_once(*links: Locator) -> None:
+        there.proc.pause()
+        for link in links:
+            link.click()
+        there.proc.resume()
+
+    click_at_once(week, page.get_by_text("Group: none"))
+    expect(week).to_have_attribute("aria-current", "true")
+    expect(prefix).to_be_visible()
+    click_at_once(prefix, month)
+    expect(month).to_have_attribute("aria-current", "true")
     expect(page.get_by_text("Group: prefix")).to_be_visible()
     expect(page.locator("[role=rowheader]")).to_have_count(2)
     assert query_of(page) == {"sort": ["name"], "zoom": ["month"], "group": ["prefix"]}
 
-    there.proc.pause()
-    for group in ("billing", "mail"):
-        page.get_by_role("link", name=group, exact=True).click()
-    there.proc.resume()
-    expect(page.get_by_role("link", name="billing", exact=True)).to_have_attribute("aria-expanded", "true")
-    expect(page.get_by_role("link", name="mail", exact=True)).to_have_attribute("aria-expanded", "true")
-    there.proc.pause()
-    page.get_by_role("link", name="billing", exact=True).click()
-    page.get_by_role("link", name="7 days").click()
-    there.proc.resume()
-    expect(page.get_by_role("link", name="7 days")).to_have_attribute("aria-current", "true")
+    click_at_once(billing, mail)
+    expect(billing).to_have_attribute("aria-expanded", "true")
+    expect(mail).to_have_attribute("aria-expanded", "true")
+    click_at_once(billing, week)
+    expect(week).to_have_attribute("aria-current", "true")
     expect(page.locator("[role=rowheader]")).to_have_count(62)
     assert query_of(page) == {"sort": ["name"], "zoom": ["week"], "group": ["prefix"], "open": ["mail"]}
 
@@ -366,7 +360,7 @@ def test_the_board_goes_away_and_comes_back(system: System, board: Start, visit:
     cells(page, "tick").first.click()
     expect(page.get_by_role("dialog", name="The board can't be reached")).to_be_visible()
     page.keyboard.press("Escape")
-    system.entries = {"tick": {"task": WORK, "every": 3600.0}, "tock": {"task": WORK, "every": 3600.0}}
+    system.entries["tock"] = system.entries["tick"]
     board(name="again", port=port)
     expect(page.locator("#connection")).to_have_text("live")
     expect(row(page, "tock")).to_be_visible()
@@ -383,9 +377,7 @@ def looks(system: System) -> int:
 def test_nobody_looks_and_nothing_is_asked(system: System, board: Start, visit: Visit) -> None:
     """Redis is read once for all viewers, and not at all for a page that is hidden or closed."""
     there = board()
-    pages = [visit(there.url) for _ in range(5)]
-    for page in pages:
-        expect(page.locator("#connection")).to_have_text("live")
+    pages = [visit(there.url, live=True) for _ in range(5)]
 
     def quiet() -> bool:
         before = looks(system)
