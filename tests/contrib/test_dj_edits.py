@@ -92,21 +92,23 @@ def make(rows: Any, window: datetime, name: str = "row", **fields: Any) -> Any:
     return rows.objects.create(name=name, task="work", interval=hourly, headers=json.dumps({"once": once}), **fields)
 
 
-def look(*beats: Any) -> None:
+def look(*beats: Any, claim: bool = False) -> None:
     """One after the other."""
     for beat in beats:
         beat.look()
+        if claim:
+            beat.claim()
 
 
 def edited(rows: Any, **fields: Any) -> Any:
-    row = rows.objects.get()
+    row = rows.get()
     for field, value in fields.items():
         setattr(row, field, value)
     return row
 
 
 def save(rows: Any, **fields: Any) -> None:
-    edited(rows, **fields).save()
+    edited(rows.objects, **fields).save()
 
 
 def update(rows: Any, **fields: Any) -> None:
@@ -122,7 +124,7 @@ def update_alone(rows: Any, **fields: Any) -> None:
 
 
 def bulk_update(rows: Any, **fields: Any) -> None:
-    rows.objects.bulk_update([edited(rows, **fields)], [*fields])
+    rows.objects.bulk_update([edited(rows.objects, **fields)], [*fields])
 
 
 def raw(rows: Any, **fields: Any) -> None:
@@ -183,8 +185,7 @@ def test_what_it_owes_since_it_was_there_runs(rows, new_beat, store, monkeypatch
         update(rows, enabled=True, date_changed=ago(3600))
     else:
         update(rows, enabled=True, date_changed=ago(600))
-    beat.look()
-    beat.claim()
+    look(beat, claim=True)
     assert [*store.account("row").open] == [window]
 
 
@@ -198,8 +199,7 @@ def test_who_sees_a_row_late_takes_nothing_back(rows: Any, new_beat: Any, store:
     second.look()
     second.looked(0, read=1200)
     rows.objects.update(enabled=True, date_changed=ago(600))
-    first.look()
-    first.claim()
+    look(first, claim=True)
     execute(store, window)
     since = store.account("row").since
     second.look()
@@ -209,8 +209,8 @@ def test_who_sees_a_row_late_takes_nothing_back(rows: Any, new_beat: Any, store:
 
 def late(rows: Any, beats: Sequence[Any], *names: str, **fields: Any) -> datetime:
     """Rows that all of these have, and their window, which none has claimed yet."""
+    look(*beats)
     for beat in beats:
-        beat.look()
         beat.looked(2400)
     window = ago(10)
     for name in names or ("row",):
@@ -241,8 +241,7 @@ def test_a_one_off_has_one_window_by_whatever_name(rows: Any, new_beat: Any, sto
     execute(store, window, "old")
     if kind == "one-off":
         save(rows, enabled=True)
-        for other in (beat, new_beat(), beat):
-            other.look()
+        look(beat, new_beat(), beat)
         assert rows.objects.get().enabled, "it has one window more"
         assert store.account("new").since > window
 
@@ -390,14 +389,6 @@ def test_a_part_of_the_store_that_is_away_stops_only_its_own(
 # -- while no beat ran
 
 
-def backdate(store: Store, redis_url: str, hours: float, entry: str = "row") -> datetime:
-    """Let the store have claimed no window for so long."""
-    cursor = utcnow() - hours * HOUR
-    with redis.Redis.from_url(redis_url) as client:
-        client.hset(store.entry_key(entry), mapping=dict.fromkeys(("born", "since", "cursor"), format_instant(cursor)))
-    return cursor
-
-
 @pytest.fixture
 def beat_that_left(new_beat: Any, store: Store) -> Callable[[], Any]:
     """``beat_that_left()``: one that looked, and ended."""
@@ -411,12 +402,20 @@ def beat_that_left(new_beat: Any, store: Store) -> Callable[[], Any]:
     return run
 
 
-@pytest.mark.parametrize("who", ["stock", "ours", "ours, edited since"])
-def test_what_another_scheduler_sent_meanwhile(rows, beat_that_left, store, redis_url, who: str) -> None:
-    """It isn't sent again. What beats of ours write when they are late loses no window that is owed."""
+@pytest.fixture
+def cursor(rows: Any, beat_that_left: Any, store: Store, redis_url: str) -> datetime:
+    """Of a row that a beat has loaded, of which no window has been claimed for hours."""
     make(rows, ago(600))
     beat_that_left()
-    cursor = backdate(store, redis_url, 5)
+    cursor = ago(5 * 3600)
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(store.entry_key("row"), mapping=dict.fromkeys(("born", "since", "cursor"), format_instant(cursor)))
+    return cursor
+
+
+@pytest.mark.parametrize("who", ["stock", "ours", "ours, edited since"])
+def test_what_another_scheduler_sent_meanwhile(rows: Any, beat_that_left: Any, cursor: datetime, who: str) -> None:
+    """It isn't sent again. What beats of ours write when they are late loses no window that is owed."""
     if who == "stock":
         save(rows, last_run_at=ago(2 * 3600))  # as its ModelEntry does
         assert beat_that_left().row().cursor == rows.objects.get().last_run_at
@@ -432,14 +431,12 @@ def test_what_another_scheduler_sent_meanwhile(rows, beat_that_left, store, redi
     assert beat_that_left().row().cursor == cursor
 
 
+@pytest.mark.usefixtures("cursor")
 @pytest.mark.parametrize("way", ["switched off", "deleted"])
-def test_a_beat_that_starts_without_a_row_ends_its_windows(rows, beat_that_left, store, redis_url, way: str) -> None:
+def test_a_beat_that_starts_without_a_row_ends_its_windows(rows, beat_that_left, store, way: str) -> None:
     """No beat ran when the row left, nor when it came back; one ran between. Windows of that time aren't owed."""
-    made = make(rows, ago(600))
-    beat_that_left()
-    backdate(store, redis_url, 5)
     if way == "deleted":
-        made.delete()
+        rows.objects.all().delete()
     else:
         rows.objects.update(enabled=False)
     before = utcnow()
@@ -452,11 +449,8 @@ def test_a_beat_that_starts_without_a_row_ends_its_windows(rows, beat_that_left,
     assert beat_that_left().row().cursor > before
 
 
-def test_a_row_that_is_switched_off_and_on_without_a_beat(rows, beat_that_left, store, redis_url) -> None:
+def test_a_row_that_is_switched_off_and_on_without_a_beat(rows: Any, beat_that_left: Any, cursor: datetime) -> None:
     """Nobody saw it: what it owes is late."""
-    make(rows, ago(600))
-    beat_that_left()
-    cursor = backdate(store, redis_url, 5)
     rows.objects.update(enabled=False)
     rows.objects.update(enabled=True)
     assert beat_that_left().row().cursor == cursor
@@ -477,10 +471,10 @@ def rename(rows: Any, way: str = "save", **names: str) -> None:
         PeriodicTasks.update_changed()
 
 
-def pause(store: Store, **by: str) -> None:
-    """Pause these entries, each by somebody."""
-    for name, who in by.items():
-        assert store.set_paused(name, check_words(who, ""), paused=True)
+def pause(store: Store, *names: str) -> None:
+    """Pause a by anna, b by bert."""
+    for name in names:
+        assert store.set_paused(name, check_words({"a": "anna", "b": "bert"}[name], ""), paused=True)
 
 
 def pause_of(store: Store, name: str) -> str:
@@ -488,16 +482,9 @@ def pause_of(store: Store, name: str) -> str:
     return account.paused_by if account.paused else ""
 
 
-def with_name(name: str, /, **fields: Any) -> Callable[[Any], None]:
+def with_name(old: str, **fields: Any) -> Callable[[Any], None]:
     """Save the row of this name with these fields."""
-
-    def edit(rows: Any) -> None:
-        row = rows.objects.get(name=name)
-        for field, value in fields.items():
-            setattr(row, field, value)
-        row.save()
-
-    return edit
+    return lambda rows: edited(rows.objects.filter(name=old), **fields).save()
 
 
 def by(way: str, **names: str) -> Callable[[Any], None]:
@@ -554,7 +541,7 @@ def test_a_pause_goes_along_with_its_row(rows: Any, new_beat: Any, store: Store,
             store.leave(beat.beat_id)
 
     see()
-    pause(store, **{name: who for name, who in {"a": "anna", "b": "bert"}.items() if name in names})
+    pause(store, *names[:2])
     for step in steps:
         for edit in step:
             edit(rows)
@@ -568,15 +555,11 @@ def test_windows_of_rows_that_swap_names_run_once(rows: Any, new_beat: Any, stor
     window = late(rows, [slow, quick], "a", "b")
     rename(rows, a="b", b="a")
     update(rows, date_changed=ago(900))  # before their windows
-    for _ in range(2):
-        quick.look()
-        quick.claim()
+    look(quick, quick, claim=True)
     assert not store.account("a").open | store.account("b").open
     slow.claim()
     assert [[*store.account(name).open] for name in "ab"] == [[window], [window]]
-    for beat in (slow, quick, slow, quick):
-        beat.look()
-        beat.claim()
+    look(slow, quick, slow, quick, claim=True)
     for beat in (slow, quick):
         assert [beat.row(name).cursor for name in "ab"] == [window, window]
     assert [[*store.account(name).open] for name in "ab"] == [[window], [window]]
@@ -595,9 +578,7 @@ def test_a_new_row_by_the_name_of_one_that_was_renamed(rows: Any, new_beat: Any,
     slow.claim()
     assert [*store.account("a").open] == [window]
     slow.looked(1200)
-    for beat in (slow, quick, slow, quick):
-        beat.look()
-        beat.claim()
+    look(slow, quick, slow, quick, claim=True)
     assert store.account("b").cursor == window
     assert not store.account("b").open
     assert slow.row("a").cursor == quick.row("a").cursor == window
@@ -609,7 +590,7 @@ def test_a_beat_that_dies_while_rows_swap_names(rows, beat_that_left, new_beat, 
     for name in "ab":
         make(rows, ago(600), name)
     beat_that_left()
-    pause(store, a="anna", b="bert")
+    pause(store, "a", "b")
     rename(rows, a="b", b="a")
     beat = new_beat()
     load_many = beat.store.load_many
@@ -633,10 +614,9 @@ def test_a_row_that_is_renamed_twice_at_once(rows: Any, new_beat: Any, store: St
     make(rows, ago(600), "a")
     beats = [new_beat(), new_beat()]
     look(*beats)
-    pause(store, a="anna")
+    pause(store, "a")
     rename(rows, a="c")
-    for beat in {"the first": beats[1:], "the second": beats[:1], "both": []}[late]:
-        beat.look()
+    look(*{"the first": beats[1:], "the second": beats[:1], "both": []}[late])
     rename(rows, c="d")
     look(*beats * 3)
     assert pause_of(store, "d") == "anna"

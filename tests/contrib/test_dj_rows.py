@@ -85,9 +85,15 @@ def windows(entry: Any, since: datetime = NOW, until: timedelta = 3 * DAY) -> li
     return list(starts_after(entry.schedule, since, since + until, anchor=row.policy.anchor))
 
 
-def row_of(entry: Any) -> BeatEntry:
-    rows = Entries("beat", Settings(redis_url="redis://h"), {})
-    rows.refresh({entry.name: entry})
+def rows_of(*entries: Any, **settings: Any) -> Entries:
+    """Entries as a beat has them."""
+    rows = Entries("beat", Settings(redis_url="redis://h", **settings), {})
+    rows.refresh({entry.name: entry for entry in entries})
+    return rows
+
+
+def row_of(entry: Any, **settings: Any) -> BeatEntry:
+    rows = rows_of(entry, **settings)
     row = rows.get(entry.name)
     assert row is not None, rows.wrong
     return row
@@ -186,11 +192,7 @@ def test_what_a_row_may_set(make: Any) -> None:
         "overlap": "buffer_one", "limit": "reports", "deadline": 900, "pause_after_failures": 5,
         "on_failure": "proj.tell", "tracked": True,
     }  # fmt: skip
-    entry = make(interval=5, headers=json.dumps({"once": once}))
-    beat = Entries("beat", Settings(redis_url="redis://h", limits={"reports": 3}), {})
-    beat.refresh({"row": entry})
-    row = beat.get("row")
-    assert row is not None, beat.wrong
+    row = row_of(make(interval=5, headers=json.dumps({"once": once})), limits={"reports": 3})
     assert {key: getattr(row.policy, key) for key in once} == once
 
 
@@ -210,9 +212,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_row_is_named_and_left_as_it_is(make: Any, rows: Any, case: str) -> None:
     """What was found, what was expected; nothing is written, the others go on."""
     fields, why = WRONG[case]
-    entry = make(interval=5, **fields)
-    beat = Entries("beat", Settings(redis_url="redis://h"), {})
-    beat.refresh({"row": entry, "good": make(name="good", interval=5)})
+    beat = rows_of(make(interval=5, **fields), make(name="good", interval=5))
     assert [row.name for row in beat] == ["good"]
     assert list(beat.wrong) == ["row"]
     assert re.search(why, beat.wrong["row"])
