@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import product
@@ -105,21 +106,26 @@ def test_django_celery_beats_one_off_is_written_as_ours() -> None:
     assert write_schedule(clocked(NOW)) == write_schedule(OneOff(NOW))
 
 
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What was registered for Tide is not for other tests."""
+    yield
+    del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_a_type_of_ones_own_is_stored_once_it_is_registered() -> None:
     """Before that the error says how; one of this package's names can't be taken."""
     with pytest.raises(SettingError, match="register_schedule_codec"):
         write_schedule(Tide("Hamburg"))
-    try:
-        register_schedule_codec("tide", Tide, lambda tide: {"harbour": tide.harbour}, lambda f: Tide(f["harbour"]))
-        text = Definition.of("t", Tide("Hamburg")).text()
-        again = Definition.read("x", text)
-        assert isinstance(again.schedule, Tide)
-        assert again.schedule.harbour == "Hamburg"
-        assert again.text() == text
-        with pytest.raises(StoreDataError, match="KeyError"):
-            Definition.read("x", text.replace("harbour", "port"))
-    finally:
-        del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
+    register_schedule_codec("tide", Tide, lambda tide: {"harbour": tide.harbour}, lambda f: Tide(f["harbour"]))
+    text = Definition.of("t", Tide("Hamburg")).text()
+    again = Definition.read("x", text)
+    assert isinstance(again.schedule, Tide)
+    assert again.schedule.harbour == "Hamburg"
+    assert again.text() == text
+    with pytest.raises(StoreDataError, match="KeyError"):
+        Definition.read("x", text.replace("harbour", "port"))
     with pytest.raises(SettingError, match="this package"):
         register_schedule_codec("crontab", Tide, lambda _: {}, lambda _: Tide(""))
 
@@ -133,6 +139,7 @@ def test_a_codec_is_checked_when_it_is_registered(wrong: dict[str, Any]) -> None
     assert write_schedule(crontab(minute=5), timezone.utc)["type"] == "crontab"
 
 
+@pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(
     ("write", "read", "words"),
     [
@@ -143,12 +150,9 @@ def test_a_codec_is_checked_when_it_is_registered(wrong: dict[str, Any]) -> None
 )
 def test_what_a_codec_answers_is_checked(write: Any, read: Any, words: str) -> None:
     """Nothing but a schedule comes of it, and none of another type."""
-    try:
-        register_schedule_codec("tide", Tide, write, read)
-        with pytest.raises(SettingError, match=words):
-            Definition.of("t", Tide("Hamburg"))
-    finally:
-        del codecs._BY_NAME["tide"], codecs._BY_TYPE[Tide]
+    register_schedule_codec("tide", Tide, write, read)
+    with pytest.raises(SettingError, match=words):
+        Definition.of("t", Tide("Hamburg"))
 
 
 #: What of a message isn't a schedule's to say.
@@ -215,9 +219,12 @@ def test_an_error_names_its_schedule_once() -> None:
     assert [str(naming("report", SettingError(text))) for text in ("x", *named)] == ["schedule 'report': x", *named]
 
 
+def stored(**fields: Any) -> str:
+    return json.dumps({"v": 1, "task": "t", "schedule": {"type": "interval", "seconds": 5}, **fields})
+
+
 def read(**fields: Any) -> Definition:
-    text = json.dumps({"v": 1, "task": "t", "schedule": {"type": "interval", "seconds": 5}, **fields})
-    return Definition.read("report", text)
+    return Definition.read("report", stored(**fields))
 
 
 @pytest.mark.parametrize("fields", [{"v": 2}, {"new": 1}])
@@ -243,13 +250,18 @@ _HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("text", _HOSTILE, ids=range(len(_HOSTILE)))
-def test_hostile_json_is_one_line(text: str) -> None:
-    """It names the schedule, and what to do."""
+def check_refused(text: str, unlike: str = "Traceback") -> None:
     with pytest.raises(StoreDataError, match="'report'") as found:
         Definition.read("report", text)
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 400
+    assert not re.search(unlike, str(found.value)), "it is checked by itself, and not only caught"
+
+
+@pytest.mark.parametrize("text", _HOSTILE, ids=range(len(_HOSTILE)))
+def test_hostile_json_is_one_line(text: str) -> None:
+    """It names the schedule, and what to do."""
+    check_refused(text)
 
 
 def test_lists_within_lists_are_read_up_to_64_levels() -> None:
@@ -263,14 +275,6 @@ def test_lists_within_lists_are_read_up_to_64_levels() -> None:
         read(args=[[lists], [], []])
 
 
-def check_refused(fields: dict[str, Any], unlike: str = "Traceback") -> None:
-    with pytest.raises(StoreDataError, match="'report'") as found:
-        read(**fields)
-    assert "\n" not in str(found.value)
-    assert len(str(found.value)) < 400
-    assert not re.search(unlike, str(found.value)), "it is checked by itself, and not only caught"
-
-
 def test_wrong_values_are_one_line() -> None:
     """Whatever stands in a field, it is that schedule's trouble."""
     for fields in (
@@ -282,7 +286,7 @@ def test_wrong_values_are_one_line() -> None:
         {"schedule": {"type": "interval", "seconds": 86400}},
         {"schedule": {"type": "crontab", "tz": "UTC", "day_of_month": 30, "month_of_year": 2}},
     ):
-        check_refused(fields)
+        check_refused(stored(**fields))
 
 
 _NIGHTLY = {"type": "cron", "line": "0 2 * * *", "tz": "UTC"}
@@ -330,7 +334,7 @@ def test_no_field_of_a_schedule_is_trusted(kind: str) -> None:
             one = read(schedule={**right, field: value})
             assert Definition.read("x", one.text()).text() == one.text()
         else:
-            check_refused({"schedule": {**right, field: value}}, unlike="(Type|Attribute|Key|Index|Overflow)Error")
+            check_refused(stored(schedule={**right, field: value}), unlike="(Type|Attribute|Key|Index|Overflow)Error")
 
 
 @pytest.mark.parametrize("field", _PERIOD)
@@ -340,8 +344,10 @@ def test_no_field_of_a_period_is_trusted(field: str) -> None:
     with pytest.raises(NewerVersionError, match="moon"):
         read(schedule={**right, "periods": [{**_PERIOD, "moon": 1}]})
     for value in (5, {"a": 1}, "x" * 2000):
-        check_refused({"schedule": {**right, "periods": [{**_PERIOD, field: value}]}}, unlike="(Type|Attribute)Error")
-    check_refused({"schedule": {**right, "periods": ["2026-12-25"]}}, unlike="TypeError")
+        check_refused(
+            stored(schedule={**right, "periods": [{**_PERIOD, field: value}]}), unlike="(Type|Attribute)Error"
+        )
+    check_refused(stored(schedule={**right, "periods": ["2026-12-25"]}), unlike="TypeError")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 2000, "a\nb", "\ud800", None, 5, "\x1b[2J"])
@@ -420,35 +426,24 @@ def in_zone(when: BaseSchedule, zone: str) -> BaseSchedule:
 )
 def test_a_reader_knows_the_same_starts(when: BaseSchedule) -> None:
     """Whatever the type: the starts, and the schedule in words, are those of the beat."""
-    text = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0, anchor=T0).text()
-    read = LoadedDefinition.read(text)
+    said = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0, anchor=T0)
+    read = LoadedDefinition.read(said.text())
     assert read.schedule is not None
     assert describe(read.schedule) == describe(when)
     entries = Entries("", Settings(redis_url="redis://"), {})
     shown = entries.make_loaded("entry", read, "a-mark")
-    said = LoadedDefinition(task="proj.task", schedule=when, lease=30.0, spread=5.0, anchor=T0)
     assert shown.after(T0) == entries.make_loaded("entry", said, "a-mark").after(T0)
     assert shown.after(T0) is not None
     assert (shown.fingerprint, read.anchor) == ("a-mark", T0)
 
 
-def test_a_schedule_that_is_too_long_to_be_read_is_words() -> None:
-    """Who shows the entry knows it all the same; the store doesn't keep a text that nobody reads."""
-    when = excluding(cron("0 2 * * *", tz="Europe/Berlin"), [(NOW + timedelta(days=day)).date() for day in range(4000)])
-    text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
-    read = LoadedDefinition.read(text)
-    assert (read.schedule, read.description) == (None, describe(when))
-
-
-class Tides(BaseSchedule):
-    """One that can't be stored."""
-
-
-def test_a_type_that_cant_be_stored_is_words() -> None:
-    """The same in each process: no address is in them."""
-    when = Tides()
-    text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
-    read = LoadedDefinition.read(text)
-    assert (read.schedule, read.description) == (None, f"{__name__}.Tides")
+def test_a_schedule_that_cant_be_read_is_words() -> None:
+    """It is too long, or of a type of its user's. The words are the same in each process: no address is in them."""
+    days = [(NOW + timedelta(days=day)).date() for day in range(4000)]
+    long = excluding(cron("0 2 * * *", tz="Europe/Berlin"), days)
+    for when, words in ((long, describe(long)), (Tide("Hamburg"), f"{__name__}.Tide")):
+        text = LoadedDefinition(task="proj.task", schedule=when, description=describe(when), lease=30.0).text()
+        read = LoadedDefinition.read(text)
+        assert (read.schedule, read.description) == (None, words)
     newer = LoadedDefinition.read('{"task": "proj.task", "schedule": {"type": "of a newer version"}}')
     assert (newer.schedule, newer.description) == (None, "a schedule that this process can't read")

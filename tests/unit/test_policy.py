@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,10 +40,6 @@ SECOND = timedelta(seconds=1)
 ANCHOR = datetime(2026, 1, 1, 5, tzinfo=timezone.utc)
 
 
-def task(**attributes: Any) -> Any:
-    return SimpleNamespace(**attributes)
-
-
 def of(once: Any = None, for_task: Any = None, settings: Settings = SETTINGS) -> EntryPolicy:
     return EntryPolicy.of("nightly", once, for_task, settings)
 
@@ -52,7 +49,7 @@ def of(once: Any = None, for_task: Any = None, settings: Settings = SETTINGS) ->
 
 def test_an_entry_that_says_nothing_gets_the_settings() -> None:
     """Without an option and without a task that is known here, the app's settings count."""
-    assert of() == of({}) == of(None, task())
+    assert of() == of({}) == of(None, SimpleNamespace())
     found = of()
     for name in ("catch_up", "grace", "max_catch_up", "tolerance", "start_timeout", "max_attempts"):
         assert getattr(found, name) == getattr(SETTINGS, name)
@@ -71,17 +68,17 @@ def test_a_limit() -> None:
     """The entry's goes before its task's; either is one that the app has, and the error says what there is."""
     known = replace(SETTINGS, limits={"reports": 3, "mails": 1})
     limited = SimpleNamespace(once_limit="mails")
-    assert EntryPolicy.of("nightly", {"limit": "reports"}, limited, known).limit == "reports"
-    assert EntryPolicy.of("nightly", {}, limited, known).limit == "mails"
-    assert EntryPolicy.of("nightly", {}, None, known).limit is None
+    assert of({"limit": "reports"}, limited, known).limit == "reports"
+    assert of({}, limited, known).limit == "mails"
+    assert of({}, None, known).limit is None
     with pytest.raises(
         SettingError,
         match=r"beat entry 'nightly', once\['limit'\]: found 'report', expected a name in once_beat_limits, which has "
         r"'mails', 'reports'.*did you mean 'reports'",
     ):
-        EntryPolicy.of("nightly", {"limit": "report"}, None, known)
+        of({"limit": "report"}, None, known)
     with pytest.raises(SettingError, match=r"'nightly', once_limit of its task: found 'mails', .* which has none"):
-        EntryPolicy.of("nightly", {}, limited, SETTINGS)
+        of({}, limited)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +98,7 @@ def test_an_option_wins_over_its_task_and_a_task_over_the_settings(
     name: str, once: Any, of_task: Any, setting: Any, found: Any
 ) -> None:
     """The nearest to the entry counts; a task's None leaves it to the app."""
-    mine = None if of_task is ... else task(**{f"once_{name}": of_task})
+    mine = None if of_task is ... else SimpleNamespace(**{f"once_{name}": of_task})
     assert getattr(of(once, mine, replace(SETTINGS, **{name: setting})), name) == found
 
 
@@ -109,17 +106,14 @@ def test_an_option_wins_over_its_task_and_a_task_over_the_settings(
 def test_what_a_task_says_is_checked_with_its_entry(name: str) -> None:
     """Its attribute may be a property. Else the load of all entries would fail in each tick."""
     with pytest.raises(SettingError, match=rf"beat entry 'nightly', once_{name} of its task: found <object"):
-        of(None, task(**{f"once_{name}": object()}))
+        of(None, SimpleNamespace(**{f"once_{name}": object()}))
 
 
 @pytest.mark.parametrize(("key", "hint"), [("catchup", " (did you mean 'catch_up'?)"), (("a",), ""), ("qqq", "")])
 def test_an_unknown_key_is_an_error_with_a_hint(key: str, hint: str) -> None:
     """It names entry and key, and says what was probably meant."""
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=rf"'nightly'.*{re.escape(f'unknown key {key!r}{hint}')}.*anchor"):
         of({key: 1})
-    assert "'nightly'" in str(caught.value)
-    assert f"unknown key {key!r}{hint}" in str(caught.value)
-    assert "anchor" in str(caught.value)
 
 
 _NO_SECONDS = ["5", -1, True, float("nan"), []]
@@ -136,12 +130,8 @@ WRONG = [
 @pytest.mark.parametrize(("key", "value"), WRONG, ids=map(repr, WRONG))
 def test_a_wrong_value_is_named(key: str, value: Any) -> None:
     """The error names entry and key, what was found and what was expected."""
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=rf"'nightly', {re.escape(f'once[{key!r}]: found {value!r}')}.*expected"):
         of({key: value})
-    text = str(caught.value)
-    assert "'nightly'" in text
-    assert f"once[{key!r}]: found {value!r}" in text
-    assert "expected" in text
 
 
 @pytest.mark.parametrize("once", ["catch_up", 5, True, ["catch_up"], [("catch_up", "all")]])
@@ -394,6 +384,19 @@ class OddZone(tzinfo):
         raise RuntimeError("this zone is broken")
 
 
+class Unnamed(tzinfo):
+    """An own zone; its text is an address."""
+
+    def __init__(self, hours: int) -> None:
+        self.offset = timedelta(hours=hours)
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return self.offset
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
 def timing(options: Any, task: object = None) -> Timing:
     return Timing.of("tick", options, task, ZoneInfo("Europe/Berlin"))
 
@@ -509,19 +512,6 @@ def test_other_time_zone_data_makes_another_fingerprint(tmp_path: Path) -> None:
         name for name in here if name.startswith("same")
     }
     assert all(here[name] == there[name] for name in here if name.startswith("same"))
-
-
-class Unnamed(tzinfo):
-    """An own zone; its text is an address."""
-
-    def __init__(self, hours: int) -> None:
-        self.offset = timedelta(hours=hours)
-
-    def utcoffset(self, _: datetime | None) -> timedelta:
-        return self.offset
-
-    def dst(self, _: datetime | None) -> timedelta:
-        return timedelta(0)
 
 
 @pytest.mark.parametrize("when", [crontab(hour=5), schedule(86400)], ids=["crontab", "days"])
