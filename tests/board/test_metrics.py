@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 import re
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import filled
 import pytest
-from boards import loaded_of, start_board
+from boards import WORK, Board, loaded_of, start_board
 from celery import Celery
 from processes import Proc, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -30,7 +30,6 @@ from celery_once_beat.store import Loss, shard_of
 from celery_once_beat.web.exporter import make_exporter
 
 ROOT = Path(__file__).resolve().parents[2]
-WORK = "apps.once_app.work"
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -60,10 +59,10 @@ def metrics(system: System, *arguments: str, name: str = "metrics", **env: Any) 
     return system.celery("once", "metrics", *arguments, name=name, **env)
 
 
-def serve(system: System, *arguments: str, name: str = "metrics") -> tuple[Proc, str]:
-    """An exporter, and where it listens."""
-    proc = metrics(system, "--port", "0", *arguments, name=name)
-    return proc, proc.wait_log(r"the metrics are at http://(127\.0\.0\.\d:\d+)/metrics")[1]
+def serve(system: System, name: str = "metrics") -> Board:
+    """An exporter: it is asked as a board is."""
+    proc = metrics(system, "--port", "0", name=name)
+    return Board(proc, proc.wait_log(r"the metrics are at (http://127\.0\.0\.\d:\d+)/metrics")[1])
 
 
 def test_one_look_is_told_alike_everywhere(system: System) -> None:
@@ -74,7 +73,7 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
     system.store.set_paused("b", paused=True)
     system.entries["wrong"] = {"task": WORK, "every": 1.0, "options": {"once": {"grce": 1}}}
     system.entries["later"] = {"task": WORK, "cron": "30 2 29 2 *"}
-    alone, url = serve(system, name="alone")
+    alone = serve(system, name="alone")
     board = start_board(system)
     filled.beat_lives(system.store)  # for a quarter of a minute: a busy machine may need that for each of the three
     once = metrics(system, name="once")
@@ -109,40 +108,35 @@ def test_one_look_is_told_alike_everywhere(system: System) -> None:
     kinds = {kind: value(said, "entries", kind=kind) for kind in ("scheduled", "left out", "stranger")}
     assert kinds == {"scheduled": 3, "left out": 1, "stranger": 0}
     filled.beat_lives(system.store)
-    assert steady(ask(url, "/metrics")[1]) == said
+    assert steady(alone.ask("/metrics").text) == said
     filled.beat_lives(system.store)
     answer = board.ask("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert steady(answer.text) == said
     form = {"accept": "application/openmetrics-text; version=1.0.0"}
-    for status, text in (ask(url, "/metrics", **form), (200, board.ask("/metrics", headers=form).text)):
-        assert status == 200
-        families = {family.name: family for family in parse_openmetrics(text)}
+    for answer in (alone.ask("/metrics", headers=form), board.ask("/metrics", headers=form)):
+        assert answer.status == 200
+        families = {family.name: family for family in parse_openmetrics(answer.text)}
         assert families[PREFIX + "windows"].type == "counter"
-    assert alone.log.count("\n") == 1
-    alone.terminate()
-    assert alone.wait(60) == 0
-
-
-def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
-    with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
+    assert alone.proc.log.count("\n") == 1
+    alone.proc.terminate()
+    assert alone.proc.wait(60) == 0
 
 
 def test_the_server_is_for_this_machine(system: System) -> None:
     """It listens on loopback, refuses names that aren't this machine's, methods that don't read, other paths."""
-    proc, url = serve(system)
+    there = serve(system)
     for host in ("evil.example", "127.0.0.1.evil.example", ""):
-        assert ask(url, "/metrics", host=host)[0] == 400
+        assert there.ask("/metrics", headers={"host": host}).status == 400
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert ask(url, "/metrics", method)[0] == 405
+        assert there.ask("/metrics", method).status == 405
     for path in ("/", "/metrics/", "/metrics/../..", "/etc/passwd"):
-        assert ask(url, path)[0] == 404
-    assert ask(url, "/metrics", "HEAD") == (200, "")
-    assert ask(url, "/metrics?name[]=celery_once_beat_beats_alive", host="localhost:1")[0] == 200
-    assert proc.log.count("\n") == 1
+        assert there.ask(path).status == 404
+    head = there.ask("/metrics", "HEAD")
+    assert (head.status, head.text) == (200, "")
+    named = there.ask("/metrics?name[]=celery_once_beat_beats_alive", headers={"host": "localhost:1"})
+    assert named.status == 200
+    assert there.proc.log.count("\n") == 1
 
 
 @pytest.mark.parametrize(("address", "status"), [("127.0.0.1", 400), ("::1", 400), ("0.0.0.0", 200), ("10.1.2.3", 200)])
@@ -171,11 +165,10 @@ def test_without_redis(system: System, start_redis: Any) -> None:
     assert nowhere.log.count("\n") == 1
     server: RedisServer = start_redis()
     system.use_store(server.url())
-    proc, url = serve(system, name="serving")
-    board = start_board(system)
+    alone, board = serve(system, name="serving"), start_board(system)
 
     def up() -> list[Samples]:
-        return [read(ask(url, "/metrics")[1]), read(board.ask("/metrics").text)]
+        return [read(each.ask("/metrics").text) for each in (alone, board)]
 
     for told in up():
         assert value(told, "store_up") == 1
@@ -186,7 +179,7 @@ def test_without_redis(system: System, start_redis: Any) -> None:
     )
     server.restart()
     wait_until(lambda: all(value(told, "store_up") for told in up()), "it is told to be back", 60)
-    assert proc.log.count("\n") == 1
+    assert alone.proc.log.count("\n") == 1
     assert "Traceback" not in board.proc.log
 
 
@@ -250,14 +243,10 @@ def test_labels_are_bounded() -> None:
     assert len(read(expose(report([f"entry-{n}" for n in range(5000)])))) < 201 * 75
 
 
-class Looks:
-    """One collector, and what the store has counted at each of its looks."""
-
-    def __init__(self, entries: int) -> None:
-        self.collector = OnceCollector(entries)
-
-    def look(self, *entries: EntryStatus) -> Samples:
-        return read(self.collector.expose(Report(HOUR, 0.0, 0.001, (), entries))[1].decode())
+def one_collector(entries: int) -> Callable[..., Samples]:
+    """A look by it: of what the store has counted."""
+    collector = OnceCollector(entries)
+    return lambda *found: read(collector.expose(Report(HOUR, 0.0, 0.001, (), found))[1].decode())
 
 
 def status(name: str, done: int = 0, failed: int = 0, urgency: int = 0, **more: Any) -> EntryStatus:
@@ -268,25 +257,25 @@ def status(name: str, done: int = 0, failed: int = 0, urgency: int = 0, **more: 
 
 def test_what_needs_attention_has_series_first() -> None:
     """The entries somebody should look at, the most urgent first; then who had series, until others need the place."""
-    looks = Looks(3)
+    look = one_collector(3)
     calm = [status(f"a{n}") for n in range(5)]
-    assert entries(looks.look(*calm), "open_windows") == {"a0", "a1", "a2"}
-    told = looks.look(*calm, status("zebra", urgency=3), status("yak", urgency=1))
+    assert entries(look(*calm), "open_windows") == {"a0", "a1", "a2"}
+    told = look(*calm, status("zebra", urgency=3), status("yak", urgency=1))
     assert entries(told, "open_windows") == {"zebra", "yak", "a0"}
-    told = looks.look(*calm, status("zebra", urgency=3), *(status(f"x{n}", urgency=2) for n in range(5)))
+    told = look(*calm, status("zebra", urgency=3), *(status(f"x{n}", urgency=2) for n in range(5)))
     assert entries(told, "open_windows") == {"zebra", "x0", "x1"}
-    assert entries(looks.look(*calm, status("zebra")), "open_windows") == {"zebra", "a0", "a1"}
-    told = looks.look(*calm, status("zebra"), status("yak", urgency=1))
+    assert entries(look(*calm, status("zebra")), "open_windows") == {"zebra", "a0", "a1"}
+    told = look(*calm, status("zebra"), status("yak", urgency=1))
     assert entries(told, "open_windows") == {"yak", "a0", "a1"}
 
 
 def test_what_others_counted_never_falls_and_never_jumps() -> None:
     """They count each increase that no series of its own shows; entries that come, go and begin anew change nothing."""
-    looks = Looks(1)
+    look = one_collector(1)
     busy = status("busy", urgency=9)
 
     def others(*each: EntryStatus) -> tuple[float, float]:
-        told = looks.look(busy, *each)
+        told = look(busy, *each)
         counted = [value(told, "windows_total", entry=OTHERS, outcome=name) for name in ("done", "failed")]
         return counted[0], counted[1]
 
@@ -300,7 +289,7 @@ def test_what_others_counted_never_falls_and_never_jumps() -> None:
     assert others(status("b", 13), status("c", 71)) == (5, 1), "the store can be read again"
     assert others(status("b", 2), status("c", 71)) == (7, 1), "it has begun anew"
     busy = status("b", 2, 1, urgency=9)
-    told = looks.look(busy, status("busy"), status("c", 71))
+    told = look(busy, status("busy"), status("c", 71))
     assert value(told, "windows_total", entry=OTHERS, outcome="failed") == 2, "what gave it series of its own"
     busy = status("b", 5, 4, urgency=9)
     assert others(status("busy"), status("c", 72)) == (8, 2), "its own series show the rest"
@@ -308,17 +297,17 @@ def test_what_others_counted_never_falls_and_never_jumps() -> None:
 
 def test_what_cant_be_read_is_not_0() -> None:
     """It would look as if it had begun anew, and then as if it had all happened at once."""
-    looks = Looks(3)
-    told = looks.look(status("a", 500, 50), EntryStatus("new", "scheduled"))
+    look = one_collector(3)
+    told = look(status("a", 500, 50), EntryStatus("new", "scheduled"))
     assert value(told, "windows_total", entry="new", outcome="failed") == 0, "no beat has loaded it yet"
-    told = looks.look(EntryStatus("a", "scheduled"), status("new", 1))
+    told = look(EntryStatus("a", "scheduled"), status("new", 1))
     assert entries(told, "windows_total") == entries(told, "refused_copies_total") == {"new"}
     assert "a" in entries(told, "attention")
-    told = looks.look(status("a", 500, 51), EntryStatus("new", "left out", urgency=8))
+    told = look(status("a", 500, 51), EntryStatus("new", "left out", urgency=8))
     assert entries(told, "windows_total") == {"a"}
     assert "new" in entries(told, "attention"), "what is left out is named"
     foreign = StoreDataError("the key has no histograms")
-    told = looks.look(status("a", 501, 51, times=foreign), status("new", 2))
+    told = look(status("a", 501, 51, times=foreign), status("new", 2))
     assert entries(told, "windows_total") == {"a", "new"}
     assert entries(told, "window_duration_seconds_count") == {"new"}
 
@@ -342,17 +331,17 @@ def test_a_foreign_histogram_is_left_out_and_named_once(system: System) -> None:
     filled.fill(system.store, loaded_of(system), 3, timedelta(days=22))
     with system.client() as client:
         client.hset(system.store.entry_key("b"), "times", "\x1b[31mgarbage")
-    proc, url = serve(system)
+    there = serve(system)
     for _ in range(3):
-        told = read(ask(url, "/metrics")[1])
+        told = read(there.ask("/metrics").text)
         assert entries(told, "window_duration_seconds_count") == {"a"}
         assert value(told, "window_duration_seconds_count", entry="a") == 3
         assert value(told, "windows_total", entry="b", outcome="done") == 3
         system.store.set_paused("a", paused=True)  # so that the next look sees something else
-    wait_until(lambda: "no histograms" in proc.log, "it is named", 60)
-    assert proc.log.count("no histograms") == 1
-    assert system.store.entry_key("b") in proc.log
-    assert "\x1b" not in proc.log
+    wait_until(lambda: "no histograms" in there.proc.log, "it is named", 60)
+    assert there.proc.log.count("no histograms") == 1
+    assert system.store.entry_key("b") in there.proc.log
+    assert "\x1b" not in there.proc.log
 
 
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
@@ -361,10 +350,10 @@ def test_hostile_names(accept: str) -> None:
     names = [f'"}} 1\n{PREFIX}beats_alive 99', "back\\slash", "new\nline", "half\udcff", OTHERS, "'new\\nline'",
              "x" * 300, "x" * 250, "ünï", '{entry="a"}', "a" * 60_000]  # fmt: skip
     text = expose(report(names), accept)
-    told = read(text) if not accept else None
-    if told is None:
+    if accept:
         assert list(parse_openmetrics(text))
         return
+    told = read(text)
     assert value(told, "beats_alive") == 3
     assert entries(told, "open_windows") == {
         r"""'"} 1\ncelery_once_beat_beats_alive 99'""", "back\\slash", r"'new\nline'", r"'half\udcff'", "x" * 200,
@@ -400,15 +389,10 @@ def test_every_metric_is_documented() -> None:
 # -- the docs ------------------------------------------------------------------------------------------------------
 
 
-def labels_told() -> dict[str, set[str]]:
-    """The labels of each sample, by its name."""
-    labels: dict[str, set[str]] = {}
-    for name, given in read(expose(report(["a"], took=1.0))):
-        labels.setdefault(name, set()).update(dict(given))
-    return labels
-
-
 def test_the_documented_query_asks_for_what_there_is() -> None:
     """docs/metrics.md shows one."""
     (query,) = re.findall(r"<!-- query -->\n```promql\n(.*?)\n```", (ROOT / "docs" / "metrics.md").read_text())
-    check_query(query, labels_told())
+    labels: dict[str, set[str]] = defaultdict(set)
+    for name, given in read(expose(report(["a"], took=1.0))):
+        labels[name].update(dict(given))
+    check_query(query, labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import ssl
 from dataclasses import fields
 from pathlib import Path
@@ -136,20 +137,15 @@ def test_the_url_of_effects() -> None:
 )
 def test_a_link_that_could_lead_anywhere_is_refused(links: Any, expected: str) -> None:
     """Only http and https; scheme and host are the template's own; fields are those that there are."""
-    with pytest.raises(SettingError, match="once_beat_board_links") as caught:
+    with pytest.raises(SettingError, match=f"once_beat_board_links.*{re.escape(expected)}"):
         read(once_beat_board_links=links)
-    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=map(repr, WRONG))
 def test_a_wrong_value_is_named(name: str, value: Any) -> None:
     """The error says which setting, what was found and what was expected."""
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=rf"^once_beat_{name}: found .*{re.escape(shown(value))}.*, expected"):
         read(**{f"once_beat_{name}": value})
-    text = str(caught.value)
-    assert text.startswith(f"once_beat_{name}: found ")
-    assert shown(value) in text
-    assert "expected" in text
 
 
 def test_the_heartbeat_file_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,10 +269,8 @@ def test_where_redis_is_found(conf: dict[str, Any], url: str, options: dict[str,
 )
 def test_without_any_redis_the_error_says_what_to_set(conf: dict[str, Any]) -> None:
     """It names the setting and shows a URL; never a password."""
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=r"^once_beat_redis_url: .*redis://") as caught:
         read(**conf)
-    assert str(caught.value).startswith("once_beat_redis_url: ")
-    assert "redis://" in str(caught.value)
     assert SECRET not in str(caught.value)
 
 
@@ -297,12 +291,9 @@ def test_a_wrong_url_is_named_without_its_password(url: Any) -> None:
     if not isinstance(url, str | list):
         with pytest.raises(SettingError, match=r"^broker_url: found (int|dict), expected a URL"):
             Settings.from_app(Celery(broker=url, set_as_current=False))
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=r"^once_beat_redis_url: found .*redis\+cluster") as caught:
         read(once_beat_redis_url=url)
-    text = str(caught.value)
-    assert text.startswith("once_beat_redis_url: found ")
-    assert "redis+cluster" in text
-    assert SECRET not in text
+    assert SECRET not in str(caught.value)
 
 
 PROVIDER = "proj.Provider"
