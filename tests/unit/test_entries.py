@@ -47,24 +47,22 @@ def in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_once_beat.beat.plan._SLICE", 3600.0)
 
 
-class Broken(BaseSchedule):
-    """A schedule that can't say when it starts next."""
-
-    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        raise RuntimeError("no idea")
-
-
 class Weak(BaseSchedule):
-    """Every minute, or what it is told, and broken when it is told to be."""
+    """Every minute, and broken when it is told to be."""
 
     broken = False
-    minutes = 1
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         if self.broken:
             raise RuntimeError("no idea")
         last = last_run_at.astimezone(timezone.utc)
-        return last.replace(second=0, microsecond=0) + self.minutes * MINUTE - self.now()
+        return last.replace(second=0, microsecond=0) + MINUTE - self.now()
+
+
+class Broken(Weak):
+    """A schedule that can't say when it starts next."""
+
+    broken = True
 
 
 def entry(every: Any = 60.0, task: str = "proj.task", **options: Any) -> ScheduleEntry:
@@ -83,12 +81,6 @@ def loaded(rows: Entries, cursor: datetime = NOW) -> Entries:
     for row in rows.unloaded():
         rows.advance(row, cursor)
     return rows
-
-
-def get(rows: Entries, name: str) -> BeatEntry:
-    row = rows.get(name)
-    assert row is not None
-    return row
 
 
 def names(rows: Iterable[BeatEntry]) -> list[str]:
@@ -112,9 +104,7 @@ def test_an_entry_takes_less_than_a_kilobyte() -> None:
         assert tracemalloc.get_traced_memory()[0] < 1000 * len(rows)
         soon = NOW + MINUTE
         for row in rows.due(soon, len(rows)):
-            step = row.step(soon)
-            assert step is not None
-            rows.apply_claim(row, step.start)
+            rows.apply_claim(row, row.step(soon).start)
         assert tracemalloc.get_traced_memory()[0] < 1000 * len(rows)
     finally:
         tracemalloc.stop()
@@ -166,13 +156,13 @@ def test_what_comes_later_counts_from_when_it_was_absent() -> None:
     """What is there from the start goes on from the store's cursor; so does what is only changed."""
     rows = rows_of({"a": entry()})
     assert rows.refresh({"a": entry(90.0), "b": entry()}, NOW) == {}
-    a, b = get(rows, "a"), get(rows, "b")
+    a, b = rows.get("a"), rows.get("b")
     assert (a.counts_from, a.progress.absent_at) == (None, None)
     assert (b.counts_from, b.progress.absent_at) == (None, NOW)
     b.progress.loaded_at = 1
     assert rows.refresh({"a": entry(90.0)}, NOW + MINUTE) == {"b": b.fingerprint}
     rows.refresh({"a": entry(90.0), "b": entry()}, NOW + 2 * MINUTE)
-    assert get(rows, "b").progress.absent_at == NOW + 2 * MINUTE
+    assert rows.get("b").progress.absent_at == NOW + 2 * MINUTE
 
 
 @pytest.mark.parametrize(
@@ -212,7 +202,7 @@ def test_untracked_entries_are_named_once_together(caplog: pytest.LogCaptureFixt
     rows.refresh(table)
     (record,) = caplog.records
     assert record.entries == ["plain", "unknown"]  # type: ignore[attr-defined]
-    tracked = {name: get(rows, name).tracked for name in table}
+    tracked = {name: rows.get(name).tracked for name in table}
     assert tracked == {"once": True, "plain": False, "unknown": False, "accepted": False, "insisted": True}
     rows.refresh({**table, "another": entry(task="proj.plain")})
     assert caplog.records[-1].entries == ["another"]  # type: ignore[attr-defined]
@@ -227,15 +217,12 @@ def test_a_plan_is_dropped_when_another_beat_claimed() -> None:
     now = NOW + 30 * MINUTE
     (row,) = rows.due(now, 10)
     step = row.step(now)
-    assert step is not None
-    assert (step.start, step.missed_count) == (NOW + 30 * MINUTE, 29)
+    assert (step.start, step.missed_count) == (now, 29)
     row.move(NOW + 10 * MINUTE)
     step = row.step(now)
-    assert step is not None
-    assert (step.start, step.missed_count) == (NOW + 30 * MINUTE, 19)
-    assert step.missed[0] == NOW + 11 * MINUTE
+    assert (step.start, step.missed_count, step.missed[0]) == (now, 19, NOW + 11 * MINUTE)
     row.move(NOW + 29 * MINUTE)
-    assert row.step(now) == Step(NOW + 30 * MINUTE, True)
+    assert row.step(now) == Step(now, True)
 
 
 class Counted(schedule):
@@ -317,7 +304,7 @@ def test_what_is_left_out_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mon
     rows.retry_wrong(found)
     assert names(rows) == ["open", "shut"]
     assert not rows.wrong
-    assert get(rows, "shut").progress.absent_at is None
+    assert rows.get("shut").progress.absent_at is None
 
 
 NEEDS_TRACKING = {"overlap": "buffer_all", "limit": "reports", "deadline": 900.0, "pause_after_failures": 5,
@@ -328,14 +315,12 @@ NEEDS_TRACKING = {"overlap": "buffer_all", "limit": "reports", "deadline": 900.0
 def test_what_untracked_entries_cant_set(key: str, value: object) -> None:
     """Nobody would know when a window has ended: the error names the entry, what was found and what was expected."""
     once = {key: value}
-    settings = replace(SETTINGS, limits={"reports": 3})
-    entries = Entries("beat", settings, TASKS)
+    entries = Entries("beat", replace(SETTINGS, limits={"reports": 3}), TASKS)
     for task, tracked in (("proj.unknown", {}), ("proj.task", {"tracked": False})):
-        source = ScheduleEntry("e", task, schedule=schedule(60), options={"once": {**once, **tracked}}, app=APP)
+        source = entry(task=task, once={**once, **tracked})
         with pytest.raises(SettingError, match=rf"'e', once\['{key}'\]: found {value!r} on an untracked entry, exp"):
             entries.make("e", source)
-    source = ScheduleEntry("e", "proj.unknown", schedule=schedule(60), options={"once": {"overlap": "skip"}}, app=APP)
-    assert not entries.make("e", source).tracked
+    assert not entries.make("e", entry(task="proj.unknown", once={"overlap": "skip"})).tracked
 
 
 # -- Celery's own deadline
@@ -353,9 +338,7 @@ def test_the_starting_deadline_limits_what_a_beat_catches_up_on(when: Any, runs:
     late = entries.make("e", entry(when, once={"catch_up": "all"}))
     late.move(NOW - 12 * MINUTE)
     step = late.step(NOW)
-    assert step is not None
-    assert step.run
-    assert step.start == NOW - (runs or 10 * MINUTE)
+    assert (step.run, step.start) == (True, NOW - (runs or 10 * MINUTE))
     assert late.load_request("beat", NOW).policy.grace is None
 
 
@@ -376,6 +359,9 @@ class Polled(schedule):
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+NO_DATABASE = RuntimeError("no database")
 
 
 def polled(*answers: Any, cursor: datetime = NOW, since: datetime = NOW) -> BeatEntry:
@@ -430,8 +416,7 @@ def test_a_beat_whose_clock_is_behind_waits_for_the_newest_window() -> None:
 def test_a_polled_schedule_that_raises_is_named_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     """In the beat's report, and in one line of its log however often it is tried."""
     caplog.set_level(logging.INFO, "celery_once_beat.beat.entries")
-    error = RuntimeError("no database")
-    rows = rows_of({"a": entry(Polled(error, error, (False, 30))), "b": entry(), "": entry()})
+    rows = rows_of({"a": entry(Polled(NO_DATABASE, NO_DATABASE, (False, 30))), "b": entry(), "": entry()})
     left_out = {"": "expected a name of 1 to 65536 bytes"}
     assert rows.left_out() == left_out
     for tried in range(3):
@@ -538,7 +523,7 @@ HOURLY = crontab(minute=0)
 def test_each_start_is_the_schedules_and_the_offset() -> None:
     """Windows are as many as without it, each so much later; after one start comes the next."""
     made = rows_of({"tenant": entry(HOURLY, once={"spread": 600}), "plain": entry(HOURLY)})
-    row, plain = get(made, "tenant"), get(made, "plain")
+    row, plain = made.get("tenant"), made.get("plain")
     offset = spread_offset("tenant", 600)
     assert offset > timedelta(0)
     assert len({spread_offset(f"tenant-{number}", 60.0) for number in range(100)}) > 90
@@ -553,7 +538,7 @@ def test_each_start_is_the_schedules_and_the_offset() -> None:
 def test_a_changed_spread_is_another_definition() -> None:
     """Beats that spread differently mustn't both claim; without it a definition is what it was before."""
     each = ({"spread": 60}, {"spread": 61}, {}, {"spread": 0})
-    one, other, without, zero = (get(rows_of({"e": entry(HOURLY, once=once)}), "e").fingerprint for once in each)
+    one, other, without, zero = (rows_of({"e": entry(HOURLY, once=once)}).get("e").fingerprint for once in each)
     assert len({one, other, without}) == 3
     assert without == zero
 
@@ -566,7 +551,7 @@ def test_an_offset_is_within_its_spread(name: str, spread: float) -> None:
     assert not offset.microseconds % 1000
 
 
-@pytest.mark.parametrize("answer", [None, (True,), (True, "soon"), (True, float("nan")), RuntimeError("no database")])
+@pytest.mark.parametrize("answer", [None, (True,), (True, "soon"), (True, float("nan")), NO_DATABASE])
 def test_what_a_polled_schedule_says_wrongly_is_its_own_trouble(answer: Any) -> None:
     """The entry rests for it; the others go on."""
     rows = loaded(rows_of({"a": entry(Polled(answer)), "b": entry()}))
