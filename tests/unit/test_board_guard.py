@@ -37,23 +37,29 @@ def ask(
 ) -> Visitor | int:
     """Ask the guard; returns who is passed on, or the status of a refusal."""
     passed: list[Visitor] = []
-    sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         passed.append(Visitor.of(scope))
 
+    given = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    known = {} if user is None else {"user": user}
+    sent = answer_of(Guard(app, access), given, method=method, path="/", scheme="http", server=server, **known)
+    return passed[0] if passed else int(sent[0]["status"])
+
+
+def answer_of(guard: Guard, headers: dict[str, str], body: bytes = b"", **scope: Any) -> list[Any]:
+    """The messages by which it answers."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
     async def send(message: Any) -> None:
         sent.append(message)
 
-    given = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
-    scope = {
-        "type": "http", "method": method, "path": "/", "query_string": b"", "scheme": "http", "server": server,
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-    }  # fmt: skip
-    if user is not None:
-        scope["user"] = user
-    asyncio.run(Guard(app, access)(scope, None, send))  # type: ignore[arg-type]
-    return passed[0] if passed else int(sent[0]["status"])
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(guard({"type": "http", "query_string": b"", "headers": given, **scope}, receive, send))  # type: ignore[arg-type]
+    return sent
 
 
 @pytest.mark.parametrize(
@@ -144,20 +150,9 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_cookie_of_a_board_behind_tls_is_for_tls_alone(scheme: str) -> None:
     """A browser sends it nowhere else."""
-    sent: list[Any] = []
     form = {"content-type": "application/x-www-form-urlencoded", "host": "ops", "origin": f"{scheme}://ops"}
-    scope = {
-        "type": "http", "method": "POST", "path": "/token", "query_string": b"", "scheme": scheme, "server": PUBLIC,
-        "headers": [(name.encode(), value.encode()) for name, value in form.items()],
-    }  # fmt: skip
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"token=0123456789abcdef", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(Guard(None, Access("0123456789abcdef"))(scope, receive, send))  # type: ignore[arg-type]
+    guard, body = Guard(None, Access("0123456789abcdef")), b"token=0123456789abcdef"  # type: ignore[arg-type]
+    sent = answer_of(guard, form, body, method="POST", path="/token", scheme=scheme, server=PUBLIC)
     assert sent[0]["status"] == 303
     assert (b"Secure" in dict(sent[0]["headers"])[b"set-cookie"]) == (scheme == "https")
 

@@ -192,12 +192,9 @@ def test_a_message_of_no_window(headers: dict[str, object]) -> None:
 )
 def test_a_bad_header_is_named(name: str, value: object, expected: str) -> None:
     """The error names the header, what was found, shortened, and what was expected."""
-    with pytest.raises(HeaderError) as caught:
+    with pytest.raises(HeaderError, match=f"^message header {name}: found .*{expected}") as caught:
         decode_headers({**GOOD, name: value})
-    message = str(caught.value)
-    assert message.startswith(f"message header {name}: found ")
-    assert expected in message
-    assert len(message) < 260
+    assert len(str(caught.value)) < 260
 
 
 @pytest.mark.parametrize("name", ["once_entry", "once_start", "once_attempt", "once_v"])
@@ -271,13 +268,8 @@ def test_a_grid_is_the_same_from_any_instant(
         assert not (one - (anchor or at("1970-01-01"))) % grid.run_every
 
 
-def test_days_start_at_local_midnight() -> None:
-    """Whole days follow the app's zone: a day of 23 or 25 hours is one day, and weeks begin on Monday."""
-    daily = schedule(DAY, app=APP)
-    found = list(starts_after(daily, at("2026-03-28"), at("2026-03-31")))
-    assert found == [at("2026-03-28T23:00"), at("2026-03-29T22:00"), at("2026-03-30T22:00")]
-    found = list(starts_after(daily, at("2026-10-24"), at("2026-10-26T23:00")))
-    assert found == [at("2026-10-24T22:00"), at("2026-10-25T23:00"), at("2026-10-26T23:00")]
+def test_weeks_start_on_monday() -> None:
+    """At local midnight, also over changes of the clocks."""
     weekly = list(islice(starts_after(schedule(7 * DAY, app=APP), at("2026-01-01"), at("2028-01-01")), 60))
     assert {start.astimezone(ZoneInfo("Europe/Berlin")).strftime("%a %H:%M") for start in weekly} == {"Mon 00:00"}
     local = [start.astimezone(ZoneInfo("Europe/Berlin")).date() for start in weekly]
@@ -285,17 +277,19 @@ def test_days_start_at_local_midnight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zone", "days", "after", "starts"),
+    ("zone", "after", "starts"),
     [
+        ("Europe/Berlin", "2026-03-28", ["2026-03-28T23:00", "2026-03-29T22:00", "2026-03-30T22:00"]),
+        ("Europe/Berlin", "2026-10-24", ["2026-10-24T22:00", "2026-10-25T23:00", "2026-10-26T23:00"]),
         # no midnight: 01:00
-        ("America/Havana", 1, "2026-03-07T12:00", ["2026-03-08T05:00", "2026-03-09T04:00"]),
-        ("Pacific/Apia", 1, "2011-12-29T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),  # no 30 December
+        ("America/Havana", "2026-03-07T12:00", ["2026-03-08T05:00", "2026-03-09T04:00"]),
+        ("Pacific/Apia", "2011-12-29T12:00", ["2011-12-30T10:00", "2011-12-31T10:00"]),  # no 30 December
     ],
 )
-def test_days_where_midnight_is_skipped_or_shown_twice(zone: str, days: int, after: str, starts: list[str]) -> None:
-    """A midnight that doesn't exist is the first instant after the gap; of two, the first counts."""
-    found = starts_after(schedule(days * DAY, app=app_in(zone)), at(after), at("2030-01-01"))
-    assert list(islice(found, len(starts))) == [at(start) for start in starts]
+def test_days_start_at_local_midnight(zone: str, after: str, starts: list[str]) -> None:
+    """A day of 23 or 25 hours is one. A midnight that doesn't exist is the first instant after the gap."""
+    found = list(starts_after(schedule(DAY, app=app_in(zone)), at(after), at(starts[-1])))
+    assert found == [at(start) for start in starts]
 
 
 def test_an_anchor_moves_the_grid() -> None:
@@ -369,10 +363,8 @@ class Clocked(BaseSchedule):
 
 def test_a_one_off_starts_once() -> None:
     """Before its time a one-off has one start, from then on none."""
-    clocked = Clocked(app=APP)
-    assert list(starts_after(clocked, START - 400 * DAY, START + 4000 * DAY)) == [START]
-    assert next_start(clocked, START) is None
-    assert next_start(clocked, START + DAY) is None
+    assert list(starts_after(Clocked(app=APP), START - 400 * DAY, START + 4000 * DAY)) == [START]
+    assert next_start(Clocked(app=APP), START + DAY) is None
 
 
 class Noon(crontab):
