@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,13 @@ with connection.cursor() as cursor:
     finally:
         cursor.execute(f"PRAGMA busy_timeout = {patience}")
 """
+
+
+def block_of_docs(page: str, name: str) -> str:
+    """A page's block of Python, by the comment above it."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / page).read_text()
+    (found,) = re.findall(rf"<!-- {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    return found
 
 
 def sqlite(path: Path, timeout: int = 20) -> dict[str, Any]:

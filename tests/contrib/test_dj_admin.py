@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from processes import wait_until
-from shops import ONCE, Shop
+from shops import ONCE, Shop, block_of_docs
 
 from celery_once_beat.features.orders.store import read_orders
 from celery_once_beat.identity import page_id
@@ -378,17 +378,10 @@ def test_a_process_without_the_app(new_admin: Callable[..., Shop]) -> None:
     assert cells(see(shop), "once_attention")["quick"].startswith("this process has no Celery app: import yours")
 
 
-def block_of_docs(name: str) -> str:
-    """A block of docs/django.md, by the comment above it."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "django.md").read_text()
-    (found,) = re.findall(rf"<!-- {name} -->\n```python\n(.*?)```", text, re.DOTALL)
-    return found
-
-
 def test_the_app_as_the_docs_show_it(new_admin: Callable[..., Shop]) -> None:
     """These settings are enough."""
     settings: dict[str, Any] = {"INSTALLED_APPS": [*_APPS, "django_celery_beat"]}
-    exec(block_of_docs("admin app"), settings)
+    exec(block_of_docs("django.md", "admin app"), settings)
     page = page_of(new_admin(**{name: value for name, value in settings.items() if name.isupper()}))
     assert cells(page, "once_next")
     for action in ("enable_tasks", "disable_tasks", "toggle_tasks", "run_tasks", "once_run"):
@@ -400,7 +393,7 @@ def test_an_own_admin_as_the_docs_show_it(new_admin: Callable[..., Shop], tmp_pa
     """It needs no app of ours."""
     (tmp_path / "docs_app").mkdir()
     (tmp_path / "docs_app" / "__init__.py").touch()
-    (tmp_path / "docs_app" / "admin.py").write_text(block_of_docs("own admin"))
+    (tmp_path / "docs_app" / "admin.py").write_text(block_of_docs("django.md", "own admin"))
     page = page_of(new_admin(INSTALLED_APPS=[*_APPS, "django_celery_beat", "docs_app"]))
     assert cells(page, "task") == {"quick": "apps.dj_shop.celery.work"}
     assert cells(page, "once_next")

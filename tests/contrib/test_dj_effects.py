@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ledger import Ledger
 from processes import wait_until
 from servers import databases
-from shops import Shop
+from shops import Shop, block_of_docs
 
 APPS = ["django_celery_beat", "celery_once_beat.contrib.django.effects"]
 #: ``write(entry, text)``: a body, each call an execution of its own. What bodies write is a row of an interval.
 BODY = """
+from django.core.management import CommandError, call_command
 from celery_once_beat.contrib.django.effects.models import RecordedWindow
 from celery_once_beat.errors import RecordError, WindowRecorded
 from celery_once_beat.testing import window
@@ -28,9 +27,9 @@ def write(text, of=None, using="default", **options):
         (of or execution()).record(using=using, **options)
         IntervalSchedule.objects.using(using).create(every=text, period="days")
 
-def refused(error, *args, **options):
+def refused(error, call, *args, **options):
     try:
-        write(*args, **options)
+        call(*args, **options)
     except error as exc:
         return str(exc)
     raise AssertionError(f"{error} expected")
@@ -42,8 +41,7 @@ CLEAR = "RecordedWindow.objects.all().delete(); IntervalSchedule.objects.filter(
 
 
 def prepare(shop: Shop) -> Shop:
-    shop.orm("from django.core.management import call_command; call_command('migrate', verbosity=0)")
-    shop.orm(BODY)
+    shop.orm(BODY + "call_command('migrate', verbosity=0)")
     return shop
 
 
@@ -87,10 +85,7 @@ write(1)
 mine = execution("other")
 with transaction.atomic():
     with transaction.atomic():
-        try:
-            mine.record()
-        except RecordError as exc:
-            said = str(exc)
+        said = refused(RecordError, mine.record)
     with transaction.atomic(savepoint=False):
         mine.record()
     with transaction.atomic():
@@ -107,42 +102,30 @@ mine = execution()
 def body(**options):
     return mine.record(**options)
 body()
-try:
-    body()
-except RecordError as exc:
-    result = [str(exc), body(step="load"), RecordedWindow.objects.count()]
-""")[1:] == [True, 2]
+refused(RecordError, body)
+result = [body(step="load"), RecordedWindow.objects.count()]
+""") == [True, 2]
 
 
 def test_outside_of_a_transaction(project: Shop) -> None:
     """The row would commit by itself: nothing is written."""
-    said = project.orm("""
-try:
-    execution().record()
-except RecordError as exc:
-    result = [str(exc), RecordedWindow.objects.count()]
-""")
-    expected = (
+    assert project.orm.value("refused(RecordError, execution().record)") == (
         "record(using='default'): found no transaction, so that the row would commit by itself, expected one; use "
         "'with transaction.atomic():'"
     )
-    assert said == [expected, 0]
+    assert project.orm.value("RecordedWindow.objects.count()") == 0
 
 
 def test_without_the_table(new_shop: Callable[..., Shop]) -> None:
     """One line says what makes it."""
     shop = new_shop(INSTALLED_APPS=["django_celery_beat"])
     shop.orm(BODY.replace("from celery_once_beat.contrib.django.effects.models import RecordedWindow\n", ""))
-    assert shop.orm.value("refused(RecordError, 1)") == (
+    assert shop.orm.value("refused(RecordError, write, 1)") == (
         "found no table once_effects in the database; add 'celery_once_beat.contrib.django.effects' to INSTALLED_APPS, "
         "and migrate"
     )
-    assert "found no database of Django (The connection 'other'" in shop.orm("""
-try:
-    execution().record(using="other")
-except RecordError as exc:
-    result = str(exc)
-""")
+    said = shop.orm.value("refused(RecordError, execution().record, using='other')")
+    assert "found no database of Django (The connection 'other'" in said
 
 
 @pytest.mark.long
@@ -153,12 +136,12 @@ def test_another_database(new_project: Callable[..., Shop], tmp_path: Any) -> No
     shop.orm.close()
     shop.use(shop.database, INSTALLED_APPS=APPS, DATABASES={"default": shop.database, "other": other})
     shop.orm(BODY)
-    assert shop.orm.value("refused(RecordError, 1, using='other')").endswith("and migrate with --database other")
+    assert shop.orm.value("refused(RecordError, write, 1, using='other')").endswith("and migrate with --database other")
     assert shop.orm("""
-from django.core.management import call_command
 call_command("migrate", database="other", verbosity=0)
 write(1, using="other")
-result = [refused(WindowRecorded, 2, using="other")[:6], written("other"), written(), RecordedWindow.objects.count()]
+said = refused(WindowRecorded, write, 2, using="other")
+result = [said[:6], written("other"), written(), RecordedWindow.objects.count()]
 """) == ["window", [1], [], 0]
 
 
@@ -187,15 +170,12 @@ result = [outcome.testsRun, [text for _, text in outcome.errors + outcome.failur
 
 def test_migrations(new_project: Callable[..., Shop]) -> None:
     """They make what the model says, nobody has to write one, and they can be taken back."""
-    assert (
-        new_project().orm("""
-from django.core.management import call_command
+    left = new_project().orm("""
 call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 call_command("migrate", "celery_once_beat_effects", "zero", verbosity=0)
 result = "once_effects" in connection.introspection.table_names()
 """)
-        is False
-    )
+    assert left is False
 
 
 def test_who_does_not_want_the_table_has_none(new_shop: Callable[..., Shop]) -> None:
@@ -233,8 +213,6 @@ def old(number, days):
                           recorded_at=format_instant(now(-86400 * days - number)))
 RecordedWindow.objects.bulk_create(old(number, days) for days in (89, 91) for number in range(1500))
 write(1)
-""")
-    project.orm("""
 from io import StringIO
 def prune(age):
     said, warned = StringIO(), StringIO()
@@ -248,13 +226,7 @@ def prune(age):
     assert said == "deleted: 1500\n"
     assert warned.startswith("once: rows younger than once_beat_retention (1 d 0 h) are deleted: a window of that age")
     assert project.orm.value("[written(), RecordedWindow.objects.count()]") == [[1], 1]
-    refused = project.orm("""
-from django.core.management import CommandError
-try:
-    prune("soon")
-except CommandError as exc:
-    result = str(exc)
-""")
+    refused = project.orm.value("refused(CommandError, prune, 'soon')")
     assert "--older-than: found 'soon', expected a text like '30 s'" in refused
 
 
@@ -263,13 +235,8 @@ except CommandError as exc:
 
 def test_the_page(new_shop: Callable[..., Shop]) -> None:
     """What docs/effects.md shows for Django runs as it stands: "django app", "django task"."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "effects.md").read_text()
-    app, task = (
-        re.search(rf"<!-- {name} -->\n```python\n(.*?)```", page, re.DOTALL)[1]
-        for name in ("django app", "django task")
-    )
     settings: dict[str, Any] = {"INSTALLED_APPS": ["django_celery_beat"]}
-    exec(app, settings)
+    exec(block_of_docs("effects.md", "django app"), settings)
     shop = new_shop(INSTALLED_APPS=settings["INSTALLED_APPS"])
     assert shop.orm(f"""
 from django.core.management import call_command
@@ -278,7 +245,7 @@ call_command("migrate", verbosity=0)
 class Invoice:
     class objects:
         create = staticmethod(lambda day: IntervalSchedule.objects.create(every=day.day, period="days"))
-{task}
+{block_of_docs("effects.md", "django task")}
 for attempt in (1, 2):
     with executing(invoice, window("invoices", "2026-11-21T02:00Z", attempt=attempt)):
         invoice()
