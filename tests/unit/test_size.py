@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_767,
-    "Lua": 1_756,
-    "the largest module": 384,
-    "tests": 39_159,
+    "Python": 19_304,
+    "Lua": 1_702,
+    "the largest module": 380,
+    "tests": 37_864,
     "words of README": 900,
-    "words of docs": 24_000,
-    "characters of a begin without features": 14_226,
+    "words of docs": 23_998,
+    "characters of a begin without features": 14_223,
 }
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
