@@ -87,7 +87,7 @@ def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
     def play_without(name: str) -> tuple[str, int, str]:
         """By what it was found, or nothing; with which seed; after how many windows."""
         for each in range(seed, seed + _SEEDS):
-            command = _simulation("--seed", each, "--windows", windows, "--until-wrong", "--without", name)
+            command = _simulation("--model", "--seed", each, "--windows", windows, "--until-wrong", "--without", name)
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             lines = ran.stdout.splitlines()
             wrong = [line for line in lines if line.startswith("seed ")]
@@ -95,7 +95,8 @@ def ablations(seed: int, windows: int, cores: int, names: list[str]) -> int:
                 sys.exit(f"{name}: the simulation ended with {ran.returncode}: {ran.stderr[-300:]}")
             if wrong:
                 after = next(line for line in lines if " windows, " in line).partition(" ")[0]
-                return rule_of(wrong[0].partition(": ")[2]), each, after
+                rules = (rule_of(line.partition(": ")[2]) for line in wrong)
+                return min(rules, key="model".__eq__), each, after  # where the judge sees it too, its rule says more
         return "", 0, ""
 
     with ThreadPoolExecutor(cores) as several:
