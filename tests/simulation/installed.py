@@ -203,6 +203,8 @@ class _State:
     """``celery.worker.state`` of the worker that runs."""
 
     should_stop = should_terminate = None
+    #: How many it executes is for people alone.
+    active_requests = ()
 
     @property
     def reserved_requests(self) -> Any:
