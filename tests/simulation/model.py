@@ -102,6 +102,8 @@ class Entry:
     grace: int | None = None
     again: int | None = None
     overlap: str = "-"
+    #: The mark of the definition that was set last, also before the first load; '' for none.
+    defined: str = ""
     #: Whether a window of it began that lets no other begin.
     skips: bool = False
 

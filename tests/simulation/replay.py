@@ -156,6 +156,9 @@ class Server(Model):
             return ("loaded", f"{e.cursor} or later", allowed)
         options = _options(a.options)
         e.cursor, e.fingerprint, e.max_attempts = cursor, a.fingerprint, options["max_attempts"]
+        replaced = a.fingerprint.startswith("def:") and _version(a.fingerprint) < _version(e.defined or "def:0")
+        if replaced and self.may("a set has replaced it, before the entry was known"):
+            e.fingerprint = e.defined
         e.recover, e.overlap = bool(options["recover"]), options["overlap"] or "-"
         e.grace, e.again = options["grace"], options["retry_failed_after"]
         return ("loaded", cursor, allowed)
@@ -175,6 +178,8 @@ class Server(Model):
         return self.reply
 
     def set(self, e: Entry, a: Args) -> Any:
+        if self.reply[0] == "done":
+            e.defined = f"def:{self.reply[1]}:{a.request}"
         in_force = e.fingerprint == "-" or e.fingerprint.startswith("def:")
         if self.reply[0] == "done" and e.cursor is not None and in_force and not self.may("it was sent before"):
             e.fingerprint = f"def:{self.reply[1]}:{a.request}"
@@ -189,6 +194,11 @@ class Server(Model):
             e.fingerprint, e.paused = f"def:{self.reply[1]}:{a.request}", False
             e.cursor = max(e.cursor, self.reply[2])
         return self.reply
+
+
+def _version(mark: str) -> int:
+    """The version of a definition that was set at run time."""
+    return int(mark.split(":")[1])
 
 
 def _pair(time: Any) -> Time:
