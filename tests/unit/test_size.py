@@ -25,7 +25,7 @@ MOST = {
     "Python": 19_304,
     "Lua": 1_702,
     "the largest module": 380,
-    "tests": 37_862,
+    "tests": 37_871,
     "words of README": 900,
     "words of docs": 23_998,
     "characters of a begin without features": 14_223,
