@@ -76,3 +76,6 @@ if not TYPE_CHECKING:  # a type checker would believe that any name is here
         value = getattr(import_module(f".{_HOME[name]}", __name__), name)
         globals()[name] = value
         return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

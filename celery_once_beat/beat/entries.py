@@ -402,7 +402,7 @@ class Entries(Making):
         entry.trouble = trouble
         if action == "entry_broken":
             self.failing.add(entry.name)
-        else:
+        elif entry.refused is None:
             self.failing.discard(entry.name)
         self._detach(entry)
 

@@ -453,7 +453,10 @@ class OnceScheduler(OnceSchedulerMixin, Scheduler):
         for name in schedule.keys() - made.keys():
             del schedule[name]
         for name, entry in made.items():
-            schedule.setdefault(name, entry).update(entry)
+            if name in schedule:
+                schedule[name].update(entry)
+            else:
+                schedule[name] = entry
 
     def _made(self, entries: dict[str, Any]) -> dict[str, Any]:
         made = {}

@@ -106,7 +106,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-#: overlap and limits; deadline, on_failure and pauses after failures; histograms; messages that wait in workers; a file
+#: Overlap and limits; deadline, on_failure and pauses after failures; histograms; messages that wait in workers; a file
 #: for probes; once() and apply_once(); what people order; schedules set at run time; rows in users' transactions.
 _ALL = "admission alerts times reserved heartbeat_file keyed orders runtime effects"
 #: In the order in which their hooks are called. ``ONCE_FEATURES=`` in the environment takes all off: so the core is

@@ -73,9 +73,9 @@ class Lookup:
             for each in replies:
                 if isinstance(each, StoreUnavailableError):
                     raise each
-            trouble = due.trouble.get(name) or due.trouble.get(shard_of(name), "")
+            trouble = due.trouble and (due.trouble.get(name) or due.trouble.get(shard_of(name)))
             account = read_account(self._keys.of_entry("entry", name), replies[0])
-            seen[name] = make_entry(name, account, replies[1:], due.windows.get(name, {}), trouble)
+            seen[name] = make_entry(name, account, replies[1:], due.windows.get(name, {}), trouble or "")
         return seen
 
     def with_records(self, overview: Overview, records_of: Collection[str]) -> Overview:

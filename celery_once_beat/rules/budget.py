@@ -77,5 +77,5 @@ def _too_much(limit: str) -> ScheduleError:
 
 
 def _half_spent() -> bool:
-    """A search that can go on later ends there."""
+    """Whether half of the budget is used up: a search that can go on later ends there."""
     return _question.left * 2 < _question.most

@@ -75,7 +75,7 @@ class Composed(PureSchedule):
     """
 
     parts: tuple[BaseSchedule, ...]
-    placed = True
+    placed = True  # each sets its own when it is made, instead of the base's property
 
     def __init__(self, parts: Iterable[Part], tz: str | tzinfo | None) -> None:
         super().__init__()

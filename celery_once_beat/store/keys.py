@@ -37,8 +37,8 @@ Below the prefix, ``once:`` say. The shard is the hash tag, so that one script's
     limit:{<limit>}:fewest      how many slots a worker knew that found none; a minute
     key:{<hash>}:entry:<key>    fence, the largest that a begin of the user's key was given; as its windows' keys
     key:{<hash>}:claim|run:<key>:<start>
-                                of a window of a user's key: that its message is out, and as above; the retention, or as
-                                long as the window, if that is longer
+                                of a window of a user's key. claim: its message is out; run: as above. Both last for the
+                                retention, or as long as the window, if that is longer
     orders                      who ordered what lately → when, server ms, display only; 90 days, 10,000 of them
     workers                     <worker> <broker> <queue> that it consumes → when it reported that last, server ms
                                 (``lua/consume.lua``); a day
@@ -107,7 +107,7 @@ class Keys:
         """Name a key of an entry: its ``entry``, ``history``, ``refused``, ``failures``, ``def`` or ``changes``."""
         return f"{self._prefix}{{{shard_of(entry)}}}:{what}:{entry}"
 
-    def about(self, entry: str, row: str = "") -> dict[str, str]:
+    def for_entry(self, entry: str, row: str = "") -> dict[str, str]:
         """Name the keys that a verb of an entry may have, which is made of that row of a database."""
         shard = f"{self._prefix}{{{shard_of(entry)}}}:"
         return {**self.in_slot(shard, entry), "row_key": f"{shard}row:{row}"}

@@ -42,7 +42,7 @@ key::
     closed    ◀── an end rule, at take or at begin; close: its message expired or was revoked; confirm, where the
                   message can't be made, or no worker will know the window; postpone, where no beat has the entry
     closed    ◀── abandon, by order
-    waits     ◀── begin: it isn't the window's turn, or its limit has no free slot. Its message ends there
+    waits     ◀── begin: it isn't the window's turn, or its limit has no free slot. Its message is dropped
     waits     ◀── take: it still isn't its turn
     claimed   ◀── backfill, of a closed one, by order
 
@@ -129,7 +129,7 @@ from types import MappingProxyType
 #: What is known of the message of an open window, as its account has it.
 MESSAGES = MappingProxyType(
     {
-        "none": "of a window that is claimed, reserved by a worker, running, handed over or waiting",
+        "none": "not yet, or no more: it is claimed, reserved by a worker, running, handed over, or waits",
         "taken": "a beat has taken the window, to publish it again",
         "sent": "it is out, and nobody has begun",
     }

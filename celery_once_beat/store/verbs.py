@@ -77,7 +77,7 @@ class Store:
             arguments["go_back"] = BEAT_TTL + 2 * self.settings.recovery_interval
             arguments["options"] = scripts.encode_options(policy.end_rules)
             written[values] = scripts.LOAD.tail(arguments)
-        named = self.keys.about(entry, q.row)
+        named = self.keys.for_entry(entry, q.row)
         keys = [named[name] for name in (*scripts.LOAD.key_names, *(["def"] if stored else ()))]
         return Request(codec.encode(scripts.LOAD.head(keys, {}) + written[values]), keys[0], scripts.LOAD)
 
@@ -86,8 +86,8 @@ class Store:
 
         Returns for each ``unloaded``, ``kept`` or ``unknown``.
         """
-        about, verb = self.keys.about, scripts.UNLOAD
-        return self.trip.run([verb.request(about(entry), beat=beat, fingerprint=each, row="") for entry, each in left])
+        keys, verb = self.keys.for_entry, scripts.UNLOAD
+        return self.trip.run([verb.request(keys(entry), beat=beat, fingerprint=each, row="") for entry, each in left])
 
     def claim_many(self, beat: str, requests: Iterable[ClaimRequest]) -> list[model.ClaimReply | OnceError]:
         """Claim windows in one pipeline."""
@@ -215,7 +215,7 @@ class Store:
     def change_request(self, verb: Verb[T], name: str, words: str, **arguments: Any) -> Request[T]:
         """Make one request that changes the entry ``name``, or its definition; sent again, it is known by its id."""
         arguments |= self.of_features(verb, name=name, request=self.new_id())
-        return verb.request(self.keys.about(name), words=words, **arguments)
+        return verb.request(self.keys.for_entry(name), words=words, **arguments)
 
     def new_id(self) -> str:
         """Return the id of a change: where the answer is lost it is sent again under it, and changes nothing twice."""

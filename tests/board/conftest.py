@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # loaded also where the folder's extra isn't installed
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page
 
 #: What a page may complain of: that a connection was cut by the test, that a form was refused.
-_CUT = re.compile(r"net::ERR_|with a status of 422")
+_CUT = re.compile(r"net::ERR_|with a status of (409|422)")
 
 
 @pytest.fixture(autouse=True)

@@ -104,8 +104,8 @@ def test_a_broken_shard_is_named_once(reader: Reader, caplog: pytest.LogCaptureF
     reader.set("a")
     reader.set("b")
     reader.look()
-    key = reader.store.keys.about("a")["defs"]
-    assert key != reader.store.keys.about("b")["defs"]
+    key = reader.store.keys.for_entry("a")["defs"]
+    assert key != reader.store.keys.for_entry("b")["defs"]
     reader.raw.delete(key)
     reader.raw.set(key, "what")
     reader.set("b", 30)
@@ -204,7 +204,7 @@ def test_a_shard_whose_last_name_was_deleted_long_ago_is_no_loss(reader, caplog)
     reader.look()
     delete_many(reader.store, ["a"])
     reader.look()
-    keys = reader.store.keys.about("a")
+    keys = reader.store.keys.for_entry("a")
     assert reader.raw.delete(keys["defs"], keys["gone"]) == 2
     for _ in range(3):
         assert reader.look() == {}

@@ -134,7 +134,7 @@ def test_a_definition_that_cant_be_read(reader: Reader, raw: redis.Redis, text: 
     """What stands in the store in place of an entry's definition is nothing, and the code counts."""
     (entry,) = reader.has(tick=60.0)
     reader.load("tick", "host:1:ready", entry)
-    raw.hset(reader.store.keys.about("tick")["entries"], "tick", f"{entry.fingerprint} {text}")
+    raw.hset(reader.store.keys.for_entry("tick")["entries"], "tick", f"{entry.fingerprint} {text}")
     reader.says("host:1:ready")
     (shown,) = reader.report().entries
     assert (shown.entry, shown.kind, shown.schedule) == ("tick", "scheduled", "every 1 min")

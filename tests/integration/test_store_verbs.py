@@ -759,9 +759,9 @@ def test_a_row_takes_its_cursor_and_its_pause_to_its_new_name(stage: Stage) -> N
     assert not stage.store.account(ENTRY).paused
     for entry, brought, kept in (("a", pause, pause), ("b", "-", ""), ("c", "", "")):
         assert stage.load(entry=entry, row="r-1", pause=brought).pause == kept
-    stage.raw.set(stage.store.keys.about("a", "r-1")["row_key"], "- c", ex=60)
+    stage.raw.set(stage.store.keys.for_entry("a", "r-1")["row_key"], "- c", ex=60)
     assert leave_rows(stage.store, "beat-1", [("a", "r-1")]) == ["unloaded"]
-    assert stage.raw.get(stage.store.keys.about("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
+    assert stage.raw.get(stage.store.keys.for_entry("a", "r-1")["row_key"]) == "- c", "another entry has it by now"
 
 
 def test_of_the_living_the_beat_that_loaded_last_is_right(stage: Stage) -> None:

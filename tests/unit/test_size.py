@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
-    "Python": 19_304,
+    "Python": 19_310,
     "Lua": 1_702,
     "the largest module": 380,
     "tests": 37_871,

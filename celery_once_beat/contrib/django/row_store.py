@@ -38,10 +38,8 @@ def leave_rows(store: Store, beat: str, left: Iterable[tuple[str, str]]) -> list
     Returns for each ``unloaded``, ``kept`` or ``unknown``, by whichever definition. What a row had by a name that no
     living beat has it by is then kept for its next load: see :func:`find_rows`.
     """
-    about = store.keys.about
-    return store.trip.run(
-        [UNLOAD.request(about(entry, row), beat=beat, fingerprint="", row=row) for entry, row in left]
-    )
+    keys = store.keys.for_entry
+    return store.trip.run([UNLOAD.request(keys(entry, row), beat=beat, fingerprint="", row=row) for entry, row in left])
 
 
 def mark_spent(

@@ -85,7 +85,7 @@ def read_children(store: Store, entry: str, start: datetime) -> list[tuple[str, 
 def claim_key(
     store: Store, window: KeyedWindow, *, now: bool = False, note: Iterable[tuple[Any, ...]] = ()
 ) -> Claimed | Unchanged | Elsewhen:
-    """Ask for the right to publish the message of ``window``: whoever asks has it, until one has confirmed it.
+    """Ask for the right to publish the message of ``window``: all have it until somebody has confirmed that it is out.
 
     Returns :class:`Unchanged` where it is out already, and with ``now`` :class:`Elsewhen` where the server's
     time lies outside of the window. ``note`` is sent with it.

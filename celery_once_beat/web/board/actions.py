@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from celery_once_beat.client import OrderedBy
-from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError
+from celery_once_beat.errors import OnceError, SettingError, StoreUnavailableError, VersionConflictError
 from celery_once_beat.wording import some
 
 from . import words
@@ -118,8 +118,7 @@ class Actions:
             done = await asyncio.to_thread(self._desk.orders[order], line.entry, by, fields)
         except OnceError as exc:
             given = defaultdict(str, {name: values[0] for name, values in fields.items()})
-            status = 503 if isinstance(exc, StoreUnavailableError) else 422
-            return await self._show(request, line, status, failed=order, given=given, wrong=self._why(exc))
+            return await self._show(request, line, _status(exc), failed=order, given=given, wrong=self._why(exc))
         if isinstance(done, dict):
             return self._answer("backfill.html", request, line=line, **done)
         return self._redirect(request, f"../{line.id}?", done, fields)
@@ -192,6 +191,12 @@ def _ordered_by(visitor: Visitor, fields: Fields) -> OrderedBy:
     if not name:
         raise SettingError("Your name: found nothing, expected who orders it")
     return OrderedBy(f"{name} (by token)", note)
+
+
+def _status(error: OnceError) -> int:
+    if isinstance(error, StoreUnavailableError):
+        return 503
+    return 409 if isinstance(error, VersionConflictError) else 422
 
 
 def _name_in(fields: Fields) -> str:
