@@ -91,13 +91,14 @@ begin-deadline | store/lua/begin.lua | the deadline of a window that runs lies b
 - write_window(window, NOW + LEASE + MARGIN, 'fence', int(fence))
 + write_window(window, NOW + DAY, 'fence', int(fence))
 overlap-skip | features/admission/lua/before_begin.lua | without overlap a window is skipped while another runs
-- local policy, itself = is_new(window) and overlap, false
-+ if is_new(window) and overlap == 'skip' then return nil end
-+ local policy, itself = is_new(window) and overlap, false
+- local itself = overlap == 'skip'
++ if overlap == 'skip' then return nil end
++ local itself = false
 overlap-waits | features/admission/lua/before_begin.lua | without overlap what has begun before waits for the one that runs
-- local policy, itself = is_new(window) and overlap, false
-+ if not is_new(window) then return nil end
-+ local policy, itself = is_new(window) and overlap, false
+- if not is_new(window) then
+-     return waits
++ if not is_new(window) then
++     return nil
 renew-extends | store/lua/renew.lua | a renewal keeps the run key
 - if redis.call('PEXPIRE', RUN, LEASE) == 0 then
 + if false then

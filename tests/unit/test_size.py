@@ -23,9 +23,9 @@ PACKAGE = Path(celery_once_beat.__file__).parent
 #: Code lines: neither blank ones, nor comments, nor docstrings.
 MOST = {
     "Python": 19_310,
-    "Lua": 1_702,
+    "Lua": 1_704,
     "the largest module": 380,
-    "tests": 37_871,
+    "tests": 37_872,
     "words of README": 900,
     "words of docs": 23_998,
     "characters of a begin without features": 14_223,

@@ -28,17 +28,16 @@ local function admission_before_begin(window)
     return NO_SLOT ~= '' and waits or nil
   end
   waits.state, waits.first = 'waits_turn', first
-  local policy, itself = is_new(window) and overlap, false
-  if policy == 'buffer_one' then
+  if not is_new(window) then
+    return waits
+  end
+  local itself = overlap == 'skip'
+  if overlap == 'buffer_one' then
     waits.over, itself = passed_over(first)
-  elseif policy and policy ~= 'skip' and policy ~= 'buffer_all' then
-    bad_field('overlap', policy, 'a policy that this version knows')
-  end
-  if policy == 'skip' or itself then
-    return {outcome = 'skipped'}
-  end
-  if policy == 'buffer_all' and window.state == 'plain' and #read_line() >= MOST_WAITING then
+  elseif overlap == 'buffer_all' and window.state == 'plain' and #read_line() >= MOST_WAITING then
     return {outcome = 'skipped', why = MOST_WAITING .. ' windows of its entry wait already'}
+  elseif overlap ~= 'skip' and overlap ~= 'buffer_all' then
+    bad_field('overlap', overlap, 'a policy that this version knows')
   end
-  return waits
+  return itself and {outcome = 'skipped'} or waits
 end

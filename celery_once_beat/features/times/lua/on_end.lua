@@ -15,8 +15,11 @@ local LONGEST_TIMES = 1000
 -- The counters with one more; nil where they can't be read.
 local function count_time(counters, letter, ms)
   local bound = 'inf'
-  for place = #BOUNDS, 1, -1 do
-    bound = ms <= BOUNDS[place] and BOUNDS[place] or bound
+  for _, each in ipairs(BOUNDS) do
+    if ms <= each then
+      bound = each
+      break
+    end
   end
   local name = ' ' .. letter .. bound .. ':'
   local before, number, behind = string.match(counters, '^(.*' .. name .. ')(%d*)(.*)$')
